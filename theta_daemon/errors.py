@@ -1,0 +1,68 @@
+"""The errors that this package raises on purpose, each with the remedy a person can try.
+
+A message names what went wrong, and where it is known the file, the parameter and the object; the hint says what to do.
+Only the edges print them (see `describe`). Ground layer: imports nothing of this package.
+"""
+
+from __future__ import annotations
+
+
+class ThetaError(Exception):
+    """What went wrong, and what to do about it. Every error of this package derives from it."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def within(self, context: str) -> ThetaError:
+        """The same kind of error with `context` (a file, a parameter) named in front."""
+        return type(self)(f"{context}: {self.message}", self.hint)
+
+    def describe(self) -> str:
+        """One or two lines for a person."""
+        return self.message if self.hint is None else f"{self.message}\n  remedy: {self.hint}"
+
+
+class PointerError(ThetaError):
+    """A pointer that is malformed or contradicts itself; the message names the field."""
+
+
+class RecordError(ThetaError):
+    """A record or an object whose bytes do not say what they should: truncated, out of range, too large."""
+
+
+class MissingObjectError(ThetaError):
+    """An object that neither the local store nor a remote could give."""
+
+
+class MissingHistoryError(ThetaError):
+    """A previous value that neither git's history nor the lineage could give."""
+
+
+class DigestError(ThetaError):
+    """Rebuilt bytes whose digest is not the recorded one. They are never handed out."""
+
+
+class FormatError(ThetaError):
+    """A file that a format plug-in cannot lay out. Clean treats it as opaque; it never reaches a user."""
+
+
+class StoreError(ThetaError):
+    """The object store could not be read or written: no space, no permission."""
+
+
+class HintError(ThetaError):
+    """A hint of the user that cannot be followed: unknown type, missing file."""
+
+
+class ConfigError(ThetaError):
+    """A setting whose value cannot be understood; the message names the key."""
+
+
+class RepositoryError(ThetaError):
+    """No repository here, or one that cannot be opened."""
+
+
+class RemoteError(ThetaError):
+    """A transfer that did not succeed."""

@@ -1,0 +1,82 @@
+"""What a checkpoint format does: it finds where the parameters lie, and never loads or saves anything.
+
+A checkpoint is a sequence of literal bytes and parameter extents. The literals become the skeleton; rebuilding is
+concatenation. So headers, padding, zip structure and pickles come back untouched, and no framework is needed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from theta_daemon.errors import FormatError
+from theta_daemon.tensor import Buffer, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """One parameter: its name, its spec, and where its `spec.nbytes` raw bytes start in the file."""
+
+    name: str
+    spec: TensorSpec
+    offset: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.spec.nbytes
+
+
+class Source(ABC):
+    """Random access to a checkpoint that lies in memory or in a spool file."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Bytes of the checkpoint."""
+
+    @abstractmethod
+    def read(self, offset: int, length: int) -> Buffer:
+        """Exactly `length` bytes from `offset`. Raises ValueError outside the checkpoint."""
+
+
+class Format(ABC):
+    """A checkpoint format. A plug-in registers a subclass under the entry point group `theta_daemon.formats`.
+
+    Promises: `layout` only reads; runs no code that the file carries; allocates no more than a small multiple of the
+    file's metadata; raises FormatError (and nothing else) for what is not this format or is odd in any way, so that the
+    file is then stored as opaque.
+    """
+
+    name: ClassVar[str]
+    """The name in pointers and in the attribute `theta-format`: lower case, digits and dashes."""
+
+    @abstractmethod
+    def matches(self, source: Source) -> bool:
+        """Whether the first bytes look like this format. Cheap; never raises."""
+
+    @abstractmethod
+    def layout(self, source: Source) -> list[Extent]:
+        """The parameters by ascending offset, without overlap, inside the file, with unique names."""
+
+
+def checked(extents: Sequence[Extent], size: int) -> list[Extent]:
+    """`extents` in file order, proven to lie inside `size` bytes, not to overlap and to have unique, usable names.
+
+    Raises FormatError.
+    """
+    ordered = sorted(extents, key=lambda extent: (extent.offset, extent.end))
+    names = {extent.name for extent in ordered}
+    if len(names) != len(ordered):
+        raise FormatError("two parameters have the same name")
+    position = 0
+    for extent in ordered:
+        if extent.offset < position or extent.end > size:
+            raise FormatError(f"parameter {extent.name!r} overlaps another or lies outside the file")
+        try:
+            extent.name.encode()
+        except UnicodeEncodeError as error:
+            raise FormatError(f"parameter name {extent.name!r} is not Unicode text") from error
+        position = extent.end
+    return ordered
