@@ -73,8 +73,11 @@ class Update(ABC):
         """Check the record's header against `spec`. Raises RecordError."""
 
 
-CHUNK_HEADER: Final = struct.Struct("<BBHI")
-"""Version (1), word bytes, zero, number of chunks; then one `<u4` length a chunk; then the chunks."""
+CHUNK_TRAILER: Final = struct.Struct("<BBHI")
+"""Version (1), word bytes, zero, number of chunks: the last bytes of a chunked record.
+
+A chunked record is the chunks' parts, then one `<u4` length a chunk, then this: so that it can be written as it grows.
+"""
 
 
 class ChunkedUpdate(Update):
@@ -95,16 +98,15 @@ class ChunkedUpdate(Update):
             if part is None:
                 return None
             parts.append(part)
-        return b"".join([chunked_header(spec, [len(part) for part in parts]), *parts])
+        return b"".join([*parts, chunked_trailer(spec, [len(part) for part in parts])])
 
     def open(self, spec: TensorSpec, record: Record) -> Decoder:
         return _ChunkedDecoder(self, spec, record)
 
 
-def chunked_header(spec: TensorSpec, lengths: Sequence[int]) -> bytes:
-    """The head of a chunked record whose parts have these lengths, in bytes."""
-    head = CHUNK_HEADER.pack(1, spec.dtype.word_bytes, 0, len(lengths))
-    return head + struct.pack(f"<{len(lengths)}I", *lengths)
+def chunked_trailer(spec: TensorSpec, lengths: Sequence[int]) -> bytes:
+    """The end of a chunked record whose parts have these lengths, in bytes."""
+    return struct.pack(f"<{len(lengths)}I", *lengths) + CHUNK_TRAILER.pack(1, spec.dtype.word_bytes, 0, len(lengths))
 
 
 class _ChunkedDecoder(Decoder):
@@ -112,16 +114,19 @@ class _ChunkedDecoder(Decoder):
         self._update = update
         self._spec = spec
         self._record = record
-        head = record.read(0, CHUNK_HEADER.size)
-        version, word_bytes, zero, chunks = CHUNK_HEADER.unpack(head)
+        misfit = RecordError(f"{update.name} record does not fit dtype {spec.dtype.name} and shape {list(spec.shape)}")
+        tail = 4 * spec.chunks + CHUNK_TRAILER.size
+        if record.length < tail:
+            raise misfit
+        table = record.read(record.length - tail, tail)
+        *lengths, version, word_bytes, zero, chunks = struct.unpack(f"<{spec.chunks}I{CHUNK_TRAILER.format[1:]}", table)
         if (version, word_bytes, zero, chunks) != (1, spec.dtype.word_bytes, 0, spec.chunks):
-            raise RecordError(f"{update.name} record does not fit dtype {spec.dtype.name} and shape {list(spec.shape)}")
-        lengths = struct.unpack(f"<{chunks}I", record.read(CHUNK_HEADER.size, 4 * chunks))
-        self._offsets = [CHUNK_HEADER.size + 4 * chunks]
+            raise misfit
+        self._offsets = [0]
         for length in lengths:
             self._offsets.append(self._offsets[-1] + length)
-        if self._offsets[-1] != record.length:
-            raise RecordError(f"{update.name} record has {record.length} bytes, its table says {self._offsets[-1]}")
+        if self._offsets[-1] + tail != record.length:
+            raise RecordError(f"{update.name} record has {record.length} bytes, its table says otherwise")
 
     def apply(self, start: int, stop: int, words: Words) -> None:
         position = start
