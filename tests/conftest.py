@@ -1,0 +1,67 @@
+"""What every test stands on: a clean environment and real git in short temporary folders."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from tests.gitrepo import GitRepo
+
+settings.register_profile("suite", deadline=None, max_examples=60)  # shared machines have no steady clock
+settings.load_profile("suite")
+
+GITCONFIG = """\
+[user]
+	name = Test
+	email = test@example.invalid
+[init]
+	defaultBranch = main
+[core]
+	autocrlf = false
+[gc]
+	auto = 0
+[advice]
+	detachedHead = false
+[protocol "file"]
+	allow = always
+"""
+
+
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """An empty folder right under /tmp, removed afterwards. Sockets need paths shorter than `tmp_path` gives."""
+    path = Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """No GIT_* or THETA_* variable, a HOME of its own, no system configuration, no daemon unless a test asks for one."""
+    home = Path(tempfile.mkdtemp(prefix="h-", dir="/tmp"))
+    (home / ".gitconfig").write_text(GITCONFIG)
+    for name in list(os.environ):
+        if name.startswith(("GIT_", "THETA_", "XDG_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    monkeypatch.setenv("LC_ALL", "C")
+    monkeypatch.setenv("THETA_DAEMON", "never")
+    yield home
+    shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture
+def git(short_dir: Path) -> GitRepo:
+    """An empty repository with a work tree. Its folder's parent is private to the test: clones may go beside it."""
+    path = short_dir / "repo"
+    path.mkdir()
+    repo = GitRepo(path)
+    repo("init", "-q")
+    return repo
