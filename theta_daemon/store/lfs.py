@@ -1,0 +1,297 @@
+"""Objects as files in git-lfs's layout: `<root>/aa/bb/<sha256>`, so that every git-lfs tool and server works on them.
+
+Rules:
+- A file has its final name only when it is whole: written beside as a temporary file (0600), hashed on the way, fsynced,
+  given its mode, renamed, and the directories fsynced. Only `rename` is relied upon, never a lock (network file systems).
+- An object that exists already is written over by the rename: the bytes are the same unless the old ones had rotted, and
+  the fresh modification time tells a concurrent prune that somebody needs it (as git freshens its own objects).
+- Modes come from the caller's umask and core.sharedRepository (`modes`), never from the umask of this process.
+- Symbolic links are followed, as git-lfs does (people link whole folders of objects to larger disks); nothing that a clone
+  brings along can place one here. What a name leads to must be a regular file.
+- Temporary files of others are left alone for a day.
+- `alternates` are roots of other repositories (`git clone --shared`), read and never written.
+
+Knows no git: who calls says where the root is and what the modes are.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from io import BufferedWriter, FileIO
+from pathlib import Path
+from typing import Final
+
+from theta_daemon.errors import MissingObjectError, RecordError, StoreError
+from theta_daemon.store.base import OBJECT_ID, ObjectReader, ObjectStore, ObjectWriter, object_id
+from theta_daemon.store.modes import SharedMode, make_directories, object_mode
+from theta_daemon.tensor import Buffer
+
+_BUFFER_BYTES: Final = 1 << 20
+_TEMPORARY_PREFIX: Final = "theta-"
+_TEMPORARY_SUFFIX: Final = ".tmp"
+_OLD_SECONDS: Final = 24 * 3600
+"""Temporary files older than this belong to nobody who is still alive."""
+
+_HINTS: Final = {
+    errno.ENOSPC: "free some space on that file system, then run the command again",
+    errno.EDQUOT: "the disk quota is used up; free some space, then run the command again",
+    errno.EROFS: "the file system is read-only; mount it writable, then run the command again",
+    errno.EACCES: "check who owns the folder and its permissions, then run the command again",
+    errno.EPERM: "check who owns the folder and its permissions, then run the command again",
+}
+
+
+def store_error(doing: str, path: Path, error: OSError) -> StoreError:
+    """The StoreError for an OSError at `path`: names the path, the reason and the remedy."""
+    reason = error.strerror or str(error)
+    return StoreError(f"cannot {doing} {path}: {reason}", _HINTS.get(error.errno or 0))
+
+
+class LfsStore(ObjectStore):
+    """The objects under `root`. `umask` and `shared` are the caller's and the repository's; `fsync` False is for caches."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        umask: int,
+        shared: SharedMode | None = None,
+        fsync: bool = True,
+        alternates: Sequence[Path] = (),
+    ) -> None:
+        self.root = root
+        self._umask = umask
+        self._shared = shared
+        self._fsync = fsync
+        self._alternates = tuple(alternates)
+        self._swept = False
+
+    def path(self, oid: str) -> Path:
+        """Where the object is, or would be written. Raises PointerError for what is no object id."""
+        return _place(self.root, oid)
+
+    def locate(self, oid: str) -> Path | None:
+        """The file that holds the object, in the root or an alternate; None when it is nowhere."""
+        for root in (self.root, *self._alternates):
+            path = _place(root, oid)
+            try:
+                if stat.S_ISREG(path.stat().st_mode):
+                    return path
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                raise store_error("look for object", path, error) from error
+        return None
+
+    def has(self, oid: str) -> bool:
+        return self.locate(oid) is not None
+
+    def open(self, oid: str) -> ObjectReader:
+        for root in (self.root, *self._alternates):
+            path = _place(root, oid)
+            try:
+                # O_NONBLOCK: whatever else may lie under that name, a pipe say, must not hang the open.
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                raise store_error("read object", path, error) from error
+            reader = FileReader(fd, path)
+            if reader.regular:
+                return reader
+            reader.close()
+        raise MissingObjectError(
+            f"object {oid} is not in {self.root}", "fetch it with `git theta fetch`, or from who pushed this commit"
+        )
+
+    def writer(self) -> ObjectWriter:
+        return _LfsWriter(self, self._temporary_directory())
+
+    def ids(self) -> Iterator[str]:
+        for first in _entries(self.root, 2):
+            for second in _entries(first, 2):
+                for path in _entries(second, 64):
+                    oid = path.name
+                    if OBJECT_ID.fullmatch(oid) and path == _place(self.root, oid) and path.is_file():
+                        yield oid
+
+    def remove(self, oid: str) -> bool:
+        """Delete the object from the root; False when it is not there. For prune, which knows that nobody needs it."""
+        path = self.path(oid)
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise store_error("remove object", path, error) from error
+        return True
+
+    def _temporary_directory(self) -> Path:
+        directory = self.root.parent / "tmp"  # git-lfs's own place; it sweeps what is an hour old and not being written
+        make_directories(self.root, umask=self._umask, shared=self._shared, durable=self._fsync)
+        try:
+            make_directories(directory, umask=self._umask, shared=self._shared, durable=False)
+            if directory.stat().st_dev != self.root.stat().st_dev:  # a linked folder of objects on another disk
+                directory = self.root
+        except (OSError, StoreError):
+            directory = self.root
+        if not self._swept:
+            self._swept = True
+            _sweep(directory)
+        return directory
+
+    def _publish(self, temporary: Path, oid: str) -> None:
+        path = self.path(oid)
+        make_directories(path.parent, umask=self._umask, shared=self._shared, durable=self._fsync)
+        try:
+            temporary.replace(path)
+        except OSError as error:
+            raise store_error("write object", path, error) from error
+        if self._fsync:
+            fsync_directory(path.parent)
+
+    def _mode(self) -> int:
+        return object_mode(self._umask, self._shared)
+
+
+class FileReader:
+    """An ObjectReader on a descriptor that it owns. Dropping the last reference closes it, so that a cache can forget a
+    reader while another thread still reads from it.
+    """
+
+    def __init__(self, fd: int, path: Path) -> None:
+        self._fd = fd
+        self._path = path
+        status = os.fstat(fd)
+        self.regular = stat.S_ISREG(status.st_mode)
+        self._size = status.st_size
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def read(self, offset: int, length: int) -> bytes:
+        if offset < 0 or length < 0 or offset + length > self._size:
+            raise RecordError(f"{self._path} ends before byte {offset + length}", _DAMAGED)
+        try:
+            data = os.pread(self._fd, length, offset)
+            while len(data) < length:  # the kernel gives at most 2 GiB at once
+                more = os.pread(self._fd, length - len(data), offset + len(data))
+                if not more:
+                    raise RecordError(f"{self._path} was cut short to {offset + len(data)} bytes", _DAMAGED)
+                data += more
+        except OSError as error:
+            raise store_error("read object", self._path, error) from error
+        return data
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+_DAMAGED: Final = "the object is damaged: remove the file and fetch it again with `git theta fetch`"
+
+
+class _LfsWriter(ObjectWriter):
+    def __init__(self, store: LfsStore, directory: Path) -> None:
+        self._store = store
+        self._hash = hashlib.sha256()
+        self._size = 0
+        self._temporary = directory / f"{_TEMPORARY_PREFIX}{secrets.token_hex(12)}{_TEMPORARY_SUFFIX}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            fd = os.open(self._temporary, flags, 0o600)
+        except OSError as error:
+            raise store_error("write to", directory, error) from error
+        self._file: BufferedWriter | None = BufferedWriter(FileIO(fd, "wb"), _BUFFER_BYTES)
+
+    def write(self, data: Buffer) -> None:
+        if self._file is None:
+            raise ValueError("this object is committed or aborted")
+        try:
+            self._file.write(data)
+        except OSError as error:
+            self.abort()
+            raise store_error("write", self._temporary, error) from error
+        self._hash.update(data)
+        self._size += memoryview(data).nbytes
+
+    def commit(self) -> tuple[str, int]:
+        if self._file is None:
+            raise ValueError("this object is committed or aborted")
+        oid = self._hash.hexdigest()
+        try:
+            self._file.flush()
+            os.fchmod(self._file.fileno(), self._store._mode())
+            if self._store._fsync:
+                os.fsync(self._file.fileno())
+            self._file.close()
+            self._store._publish(self._temporary, oid)
+        except OSError as error:
+            raise store_error("write", self._temporary, error) from error
+        finally:
+            self.abort()
+        return oid, self._size
+
+    def abort(self) -> None:
+        file, self._file = self._file, None
+        if file is None:
+            return
+        try:
+            file.close()
+        except OSError:
+            file.raw.close()  # the buffer could not be flushed: it is being dropped anyway
+        self._temporary.unlink(missing_ok=True)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            self.abort()
+
+
+def fsync_directory(directory: Path) -> None:
+    """Make the names in `directory` durable. Raises StoreError."""
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems cannot, and need not
+            raise store_error("make durable", directory, error) from error
+
+
+def _place(root: Path, oid: str) -> Path:
+    object_id(oid)
+    return root / oid[:2] / oid[2:4] / oid
+
+
+def _entries(directory: Path, length: int) -> Iterator[Path]:
+    try:
+        names = [entry.name for entry in os.scandir(directory) if len(entry.name) == length]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise store_error("list", directory, error) from error
+    yield from (directory / name for name in names)
+
+
+def _sweep(directory: Path) -> None:
+    oldest = time.time() - _OLD_SECONDS
+    try:
+        for entry in os.scandir(directory):
+            ours = entry.name.startswith(_TEMPORARY_PREFIX) and entry.name.endswith(_TEMPORARY_SUFFIX)
+            if ours and entry.stat(follow_symlinks=False).st_mtime < oldest:
+                Path(entry.path).unlink(missing_ok=True)
+    except OSError:
+        return  # housekeeping only: what cannot be swept does no harm
