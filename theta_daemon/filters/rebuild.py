@@ -1,0 +1,368 @@
+"""Carries out a plan: streams each checkpoint in file order while a pool decodes ahead.
+
+Rules:
+- Small values are computed whole, large ones chunk by chunk; a file is never assembled in memory, and the bytes decoded
+  ahead are bounded (`AHEAD_BYTES`).
+- A value that several files or updates need is computed once and held until its last reader has had it, as long as such
+  values stay within `HOLD_BYTES` beyond the tensor cache; beyond that it is computed again.
+- Every value with a known digest is checked before it is held, cached or its file is called complete.
+- Nothing here waits while it holds a lock, and workers wait only for work that is running already.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final, ParamSpec, TypeVar
+
+import numpy as np
+from blake3 import blake3
+
+from theta_daemon.counters import Counters
+from theta_daemon.errors import DigestError, RecordError, ThetaError
+from theta_daemon.filters.chain import Chain, Records, Updates
+from theta_daemon.filters.digests import OrderedDigest
+from theta_daemon.filters.plan import FilePlan, Node, Plan
+from theta_daemon.pointer import Pointer, SkeletonRef
+from theta_daemon.store.skeleton import decode_skeleton
+from theta_daemon.store.tensor_cache import TensorCache
+from theta_daemon.tensor import Buffer, TensorSpec, Words
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+AHEAD_BYTES: Final = 48 << 20
+"""Decoded bytes that may wait for git to read them."""
+
+HOLD_BYTES: Final = 256 << 20
+"""Shared values that may be held outside the tensor cache."""
+
+_GROUP_BYTES: Final = 1 << 20
+"""Small values are computed in groups of about this size."""
+
+_WHOLE_LIMIT_BYTES: Final = 8 << 30
+"""Values that cannot be computed by chunks may not be larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machinery:
+    """What all rebuilding in a process shares. `cancelled` is a session's."""
+
+    pool: ThreadPoolExecutor
+    tensors: TensorCache
+    records: Records
+    updates: Updates
+    counters: Counters
+    cancelled: threading.Event
+
+
+class CancelledSessionError(ThetaError):
+    """The session is over: git or the client has gone."""
+
+    def __init__(self, message: str = "cancelled", hint: str | None = None) -> None:
+        super().__init__(message, hint)
+
+
+@dataclass(slots=True)
+class _Work:
+    """Buffers to come, in file order; `after` runs in the session's thread once they have been handed out."""
+
+    nbytes: int
+    buffers: Future[list[Buffer]] | list[Buffer]
+    after: Callable[[], None] | None = None
+
+    def result(self) -> list[Buffer]:
+        return self.buffers.result() if isinstance(self.buffers, Future) else self.buffers
+
+
+@dataclass(slots=True)
+class _Group:
+    """Small values to be computed by one task, and the literals between them."""
+
+    pieces: list[Buffer | tuple[str, TensorSpec]] = field(default_factory=list)
+    nbytes: int = 0
+
+
+class Rebuilder:
+    """Rebuilds the files of one plan. `values`: what was at hand when it was made, by digest."""
+
+    def __init__(self, plan: Plan, machinery: Machinery, values: dict[str, memoryview]) -> None:
+        self._plan = plan
+        self._machinery = machinery
+        self._values = values
+        self._left = Counter(plan.uses)
+        self._held: set[str] = set()
+        self._held_bytes = 0
+        self._lock = threading.Lock()
+        self._flights: dict[str, Future[memoryview]] = {}
+
+    def stream(self, file: FilePlan) -> Iterator[Buffer]:
+        """The checkpoint's bytes in order. Raises ThetaError at the first value that cannot be rebuilt.
+
+        Closing the iterator early gives up the work that has not begun.
+        """
+        window: deque[_Work] = deque()
+        waiting = 0
+        try:
+            for work in self._works(file):
+                window.append(work)
+                waiting += work.nbytes
+                while waiting > AHEAD_BYTES and len(window) > 1:
+                    done = window.popleft()
+                    yield from self._hand_out(done)
+                    waiting -= done.nbytes
+            while window:
+                yield from self._hand_out(window.popleft())
+        finally:
+            for work in window:
+                if isinstance(work.buffers, Future):
+                    work.buffers.cancel()
+
+    def chain(self, key: str) -> Chain:
+        """The value `key` as something to read chunk by chunk; for clean, which compares."""
+        return self._chain(key)[0]
+
+    def _hand_out(self, work: _Work) -> Iterator[Buffer]:
+        yield from work.result()
+        if work.after is not None:
+            work.after()
+
+    def _works(self, file: FilePlan) -> Iterator[_Work]:
+        literals = self.literals(file.pointer)
+        group = _Group()
+        for literal, parameter, key in zip(literals, file.pointer.parameters, file.keys, strict=False):
+            if literal.nbytes:
+                group.pieces.append(literal)
+                group.nbytes += literal.nbytes
+            spec = parameter.spec
+            if spec.chunks > 1 and self._at_hand(key) is None:
+                yield self._submit_group(group)
+                group = _Group()
+                yield from self._large(key, spec)
+                continue
+            group.pieces.append((key, spec))
+            group.nbytes += spec.nbytes
+            if group.nbytes >= _GROUP_BYTES:
+                yield self._submit_group(group)
+                group = _Group()
+        if literals[-1].nbytes:
+            group.pieces.append(literals[-1])
+        yield self._submit_group(group)
+
+    def literals(self, pointer: Pointer) -> list[memoryview]:
+        """The skeleton's literal bytes: one before each parameter and one after the last. Raises RecordError and others."""
+        room = pointer.size - sum(parameter.spec.nbytes for parameter in pointer.parameters)
+        count = len(pointer.parameters) + 1
+        if pointer.skeleton is None:
+            return [memoryview(b"")] * count
+        try:
+            literals = self._read_skeleton(pointer.skeleton, room, count)
+        except ThetaError as error:
+            raise error.within(f"skeleton, object {pointer.skeleton.object}") from error
+        if sum(literal.nbytes for literal in literals) != room:
+            raise RecordError(f"skeleton, object {pointer.skeleton.object}: its size does not fit the pointer's")
+        return literals
+
+    def _read_skeleton(self, skeleton: SkeletonRef, room: int, count: int) -> list[memoryview]:
+        record = self._machinery.records.record(skeleton.ref)
+        if record.length != skeleton.stored:
+            raise RecordError("the record's size is not the one in the pointer")
+        return decode_skeleton(record.read(0, record.length), room, count)
+
+    def _submit_group(self, group: _Group) -> _Work:
+        ready: list[Buffer] = []
+        for piece in group.pieces:
+            if not isinstance(piece, tuple):
+                ready.append(piece)
+                continue
+            value = self._at_hand(piece[0])
+            if value is None:
+                return _Work(group.nbytes, self._submit(self._compute_group, group.pieces))
+            ready.append(self._fitting(value, piece[1]))
+        keys = [piece[0] for piece in group.pieces if isinstance(piece, tuple)]
+        return _Work(group.nbytes, ready, lambda: self._consume(keys))
+
+    def _compute_group(self, pieces: list[Buffer | tuple[str, TensorSpec]]) -> list[Buffer]:
+        buffers: list[Buffer] = []
+        for piece in pieces:
+            if not isinstance(piece, tuple):
+                buffers.append(piece)
+                continue
+            key, spec = piece
+            buffers.append(self._fitting(self._value(key), spec))
+            self._consume([key])
+        return buffers
+
+    def _large(self, key: str, spec: TensorSpec) -> Iterator[_Work]:
+        """The work for a value of several chunks that is not at hand."""
+        self._hold_shared(key, parallel=True)
+        node = self._node(key)
+        if node.spec.nbytes != spec.nbytes:
+            raise RecordError(f"parameter {node.name!r}: two sizes are recorded for digest {key}")
+        chain, starts = self._chain(key)
+        if not chain.chunked or (self._shared(key) and self._may_hold(node)):
+            value = self._single(key, parallel=True)
+            yield _Work(0, [value], lambda: self._consume([key]))
+            return
+        whole = self._room_for(node)
+        digest = OrderedDigest(node.spec.chunks)
+
+        def compute(index: int, start: int, stop: int) -> list[Buffer]:
+            words = np.empty(stop - start, node.spec.dtype.word_dtype) if whole is None else whole[start:stop]
+            chain.fill(node.spec, start, stop, words)
+            view = words.view(np.uint8).data
+            digest.put(index, view)
+            return [view]
+
+        def finish() -> None:
+            self._check(node, digest.hexdigest())
+            if whole is not None and node.digest is not None:
+                self._machinery.tensors.put(node.digest, whole.view(np.uint8).data)
+            self._consume([key, *starts])
+
+        for index, (start, stop) in enumerate(node.spec.spans()):
+            nbytes = (stop - start) * node.spec.dtype.word_bytes
+            after = finish if index == node.spec.chunks - 1 else None
+            yield _Work(nbytes, self._submit(compute, index, start, stop), after)
+
+    def _value(self, key: str) -> memoryview:
+        """A whole value, computed in this thread unless another one is at it."""
+        self._hold_shared(key, parallel=False)
+        return self._single(key, parallel=False)
+
+    def _hold_shared(self, key: str, *, parallel: bool) -> None:
+        """Compute the values below `key` that others need as well, from the lowest up."""
+        for node in self._plan.chain(key, self._is_at_hand):
+            if node.key != key and self._shared(node.key) and self._may_hold(node):
+                self._single(node.key, parallel=parallel)
+
+    def _single(self, key: str, *, parallel: bool) -> memoryview:
+        """A whole value; concurrent calls share one computation."""
+        with self._lock:
+            value = self._values.get(key)
+            flight = None if value is not None else self._flights.get(key)
+            mine: Future[memoryview] = Future()
+            if value is None and flight is None:
+                self._flights[key] = mine
+        if value is not None:
+            return value
+        if flight is not None:
+            return flight.result()
+        try:
+            value = self._compute(key, parallel=parallel)
+        except BaseException as error:
+            mine.set_exception(error)
+            raise
+        else:
+            mine.set_result(value)
+            return value
+        finally:
+            with self._lock:
+                del self._flights[key]
+
+    def _compute(self, key: str, *, parallel: bool) -> memoryview:
+        node = self._node(key)
+        if node.digest is not None and (cached := self._machinery.tensors.get(node.digest)) is not None:
+            return self._fitting(cached, node.spec)
+        chain, starts = self._chain(key)
+        if not chain.chunked and node.spec.nbytes > _WHOLE_LIMIT_BYTES:
+            raise RecordError(f"parameter {node.name!r}: {node.spec.nbytes} bytes are too many for {node.update!r}")
+        words = _empty(node)
+        if parallel and chain.chunked and node.spec.chunks > 1:
+            spans = list(node.spec.spans())
+            futures = [self._submit(chain.fill, node.spec, *span, words[slice(*span)]) for span in spans]
+            for future in futures:
+                future.result()
+        else:
+            chain.fill(node.spec, 0, node.spec.words, words)
+        view = words.view(np.uint8).data.toreadonly()
+        if node.digest is not None:
+            self._check(node, blake3(view).hexdigest())
+            self._machinery.tensors.put(node.digest, view)
+        self._hold(node, view)
+        self._consume(starts)
+        return view
+
+    def _chain(self, key: str) -> tuple[Chain, list[str]]:
+        """The chain to `key`, and the key of the value it starts from, if it does not start from nothing."""
+        nodes = self._plan.chain(key, self._is_at_hand)
+        base = nodes[0].base if nodes else key
+        start = None if base is None else self._at_hand(base)
+        if start is not None and nodes:
+            start = self._fitting(start, nodes[0].spec)
+        machinery = self._machinery
+        chain = Chain(nodes, start, machinery.records, machinery.updates, machinery.counters)
+        return chain, [] if base is None else [base]
+
+    def _node(self, key: str) -> Node:
+        return self._plan.nodes[key]
+
+    def _shared(self, key: str) -> bool:
+        return self._plan.uses[key] > 1
+
+    def _is_at_hand(self, key: str) -> bool:
+        return self._at_hand(key) is not None
+
+    def _at_hand(self, key: str) -> memoryview | None:
+        with self._lock:
+            return self._values.get(key)
+
+    def _may_hold(self, node: Node) -> bool:
+        tensors = self._machinery.tensors
+        return self._held_bytes + node.spec.nbytes <= HOLD_BYTES or node.spec.nbytes * 4 <= tensors.budget_bytes
+
+    def _hold(self, node: Node, value: memoryview) -> None:
+        if not self._shared(node.key) or not self._may_hold(node):
+            return
+        with self._lock:
+            self._values[node.key] = value
+            if node.key not in self._machinery.tensors:
+                self._held_bytes += value.nbytes
+                self._held.add(node.key)
+
+    def _consume(self, keys: list[str]) -> None:
+        """One reader of each of these values has had it; the last one lets it go."""
+        with self._lock:
+            for key in keys:
+                self._left[key] -= 1
+                if self._left[key] <= 0 and key in self._plan.nodes and key in self._values:
+                    value = self._values.pop(key)
+                    if key in self._held:
+                        self._held.remove(key)
+                        self._held_bytes -= value.nbytes
+
+    def _room_for(self, node: Node) -> Words | None:
+        """An array for the whole value if the tensor cache would keep it."""
+        keep = node.digest is not None and node.spec.nbytes * 4 <= self._machinery.tensors.budget_bytes
+        return _empty(node) if keep else None
+
+    def _fitting(self, value: memoryview, spec: TensorSpec) -> memoryview:
+        if value.nbytes != spec.nbytes:
+            raise RecordError(f"a value of {value.nbytes} bytes is recorded where {spec.nbytes} are needed")
+        return value
+
+    def _check(self, node: Node, digest: str) -> None:
+        if digest != node.digest and node.digest is not None:
+            raise DigestError(
+                f"parameter {node.name!r}, object {node.ref.object}: the rebuilt value is not the one that was added",
+                "an object of this parameter's chain is damaged: run `git theta fsck --repair`, or remove the object and "
+                "fetch it again with `git theta fetch`",
+            )
+
+    def _submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        def run() -> T:
+            if self._machinery.cancelled.is_set():
+                raise CancelledSessionError
+            return call(*args, **kwargs)
+
+        return self._machinery.pool.submit(run)
+
+
+def _empty(node: Node) -> Words:
+    try:
+        return np.empty(node.spec.words, node.spec.dtype.word_dtype)
+    except MemoryError as error:
+        raise RecordError(f"parameter {node.name!r}: no memory for {node.spec.nbytes} bytes") from error
