@@ -56,6 +56,10 @@ class HintError(ThetaError):
     """A hint of the user that cannot be followed: unknown type, missing file."""
 
 
+class PluginError(ThetaError):
+    """An installed plug-in that cannot be loaded or breaks its promises; the message names it."""
+
+
 class ConfigError(ThetaError):
     """A setting whose value cannot be understood; the message names the key."""
 

@@ -6,13 +6,22 @@ concatenation. So headers, padding, zip structure and pickles come back untouche
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from theta_daemon.errors import FormatError
-from theta_daemon.tensor import Buffer, TensorSpec
+from theta_daemon.tensor import MAX_BYTES, Buffer, TensorSpec
+
+MAX_PARAMETERS: Final = 1 << 16
+"""A checkpoint of more is opaque: its pointer could grow beyond what git and `pointer.MAX_POINTER_BYTES` take."""
+
+MAX_NAME_BYTES: Final = 8 << 20
+"""Names and shapes of all parameters together, as a pointer spells them; for the same reason."""
+
+MAX_DIMENSIONS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +73,27 @@ class Format(ABC):
 def checked(extents: Sequence[Extent], size: int) -> list[Extent]:
     """`extents` in file order, proven to lie inside `size` bytes, not to overlap and to have unique, usable names.
 
-    Raises FormatError.
+    Raises FormatError, also for what no pointer can hold.
     """
+    if len(extents) > MAX_PARAMETERS:
+        raise FormatError(f"{len(extents)} parameters are more than {MAX_PARAMETERS}")
     ordered = sorted(extents, key=lambda extent: (extent.offset, extent.end))
     names = {extent.name for extent in ordered}
     if len(names) != len(ordered):
         raise FormatError("two parameters have the same name")
     position = 0
+    spelled = 0
     for extent in ordered:
         if extent.offset < position or extent.end > size:
             raise FormatError(f"parameter {extent.name!r} overlaps another or lies outside the file")
+        position = extent.end
+        shape = extent.spec.shape
+        if len(shape) > MAX_DIMENSIONS or max(shape, default=0) >= MAX_BYTES:
+            raise FormatError(f"parameter {extent.name!r} has an impossible shape")
         try:
-            extent.name.encode()
+            spelled += len(json.dumps(extent.name, ensure_ascii=False).encode()) + 20 * len(shape)
         except UnicodeEncodeError as error:
             raise FormatError(f"parameter name {extent.name!r} is not Unicode text") from error
-        position = extent.end
+    if spelled > MAX_NAME_BYTES:
+        raise FormatError("the parameters' names and shapes are too long")
     return ordered

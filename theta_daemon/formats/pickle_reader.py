@@ -1,0 +1,222 @@
+"""What a pickle says, without doing any of it: a machine that builds inert placeholders.
+
+A pickle is a program; this machine runs it on symbols. It imports nothing, looks no class up, calls nothing and hashes
+nothing but memo numbers, so a stranger's pickle can only describe. Work and memory are bounded by the number of opcodes,
+depth costs nothing (all loops, no recursion). Opcodes are decoded by the standard library's `pickletools`, which is a
+table of readers and executes nothing either. What the machine does not understand is a FormatError.
+
+Knows pickles, not PyTorch.
+"""
+
+from __future__ import annotations
+
+import pickletools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from theta_daemon.errors import FormatError
+
+MAX_OPCODES: Final = 4_000_000
+"""A state of 30,000 tensors takes 1.4 million; more would hold the caller for seconds."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Global:
+    """A name that a pickle wants imported: `module name`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Persistent:
+    """Something outside the pickle, by its id."""
+
+    id: Any
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A tuple, a list or a set."""
+
+    items: list[Any]
+
+
+@dataclass(slots=True, eq=False)
+class Mapping:
+    """A dict, as the pairs it was filled with, in order."""
+
+    pairs: list[tuple[Any, Any]]
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """What calling `function` with `arguments` would have made, and what was done to it afterwards."""
+
+    function: Any
+    arguments: Any
+    state: Any = None
+    items: list[Any] = field(default_factory=list)
+    pairs: list[tuple[Any, Any]] = field(default_factory=list)
+
+
+def read(data: bytes) -> Any:
+    """The placeholder of the object that the pickle `data` describes. Raises FormatError."""
+    machine = _Machine()
+    try:
+        for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
+            if count >= MAX_OPCODES:
+                raise FormatError("the pickle is too long")
+            if opcode.name == "STOP":
+                return machine.pop()
+            action = _ACTIONS.get(opcode.name)
+            if action is None:
+                raise FormatError(f"the pickle uses {opcode.name}")
+            action(machine, argument)
+    except (ValueError, IndexError, KeyError, OverflowError) as error:
+        # genops' errors for what is cut off or malformed, and the stack's and the memo's for what is not there.
+        raise FormatError(f"the pickle is malformed: {error}") from error
+    raise FormatError("the pickle does not end")
+
+
+class _Machine:
+    """The pickle machine's stack, marks and memo."""
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+        self.marks: list[list[Any]] = []
+        self.memo: dict[int, Any] = {}
+
+    def push(self, value: Any) -> None:
+        self.stack.append(value)
+
+    def pop(self) -> Any:
+        return self.stack.pop()
+
+    def mark(self) -> None:
+        self.marks.append(self.stack)
+        self.stack = []
+
+    def since_mark(self) -> list[Any]:
+        items = self.stack
+        self.stack = self.marks.pop()
+        return items
+
+    def tuple_of(self, count: int) -> None:
+        items = self.stack[-count:]
+        if len(items) < count:
+            raise IndexError("stack underflow")
+        self.stack[-count:] = [Sequence(items)]
+
+    def put(self, index: int) -> None:
+        self.memo[index] = self.stack[-1]
+
+    def get(self, index: int) -> None:
+        self.stack.append(self.memo[index])
+
+    def call(self, arguments: int) -> None:
+        """REDUCE and its kin: the function lies below its `arguments` stack items."""
+        given = self.stack[-arguments:]
+        if len(self.stack) <= arguments:
+            raise IndexError("stack underflow")
+        self.stack[-arguments - 1 :] = [
+            Call(self.stack[-arguments - 1], given[0] if arguments == 1 else Sequence(given))
+        ]
+
+    def build(self) -> None:
+        state = self.pop()
+        target = self.stack[-1]
+        if not isinstance(target, Call):
+            raise FormatError("the pickle gives a state to what has none")
+        target.state = state if target.state is None else Sequence([target.state, state])
+
+    def extend(self, items: list[Any]) -> None:
+        target = self.stack[-1]
+        if not isinstance(target, Sequence | Call):
+            raise FormatError("the pickle appends to what is no list")
+        target.items.extend(items)
+
+    def update(self, flat: list[Any]) -> None:
+        target = self.stack[-1]
+        if not isinstance(target, Mapping | Call):
+            raise FormatError("the pickle sets items of what is no dict")
+        target.pairs.extend(_pairs(flat))
+
+    def set_item(self) -> None:
+        value = self.pop()
+        self.update([self.pop(), value])
+
+    def stack_global(self) -> None:
+        name = self.pop()
+        module = self.pop()
+        if not isinstance(name, str) or not isinstance(module, str):
+            raise FormatError("the pickle names a class by something else than text")
+        self.push(Global(f"{module} {name}"))
+
+    def obj(self) -> None:
+        function, *arguments = self.since_mark()
+        self.push(Call(function, Sequence(arguments)))
+
+
+def _pairs(flat: list[Any]) -> list[tuple[Any, Any]]:
+    if len(flat) % 2:
+        raise FormatError("the pickle has a key without a value")
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+_Action = Callable[[_Machine, Any], object]
+
+
+def _constant(value: Any) -> _Action:
+    return lambda machine, _: machine.push(value)
+
+
+def _nothing(machine: _Machine, argument: Any) -> None:
+    """An opcode without effect on what is described."""
+
+
+def _table() -> dict[str, _Action]:
+    """What each opcode does. EXT1..4 (names outside the pickle) and out-of-band buffers are left out on purpose."""
+    plain = (
+        "INT BININT BININT1 BININT2 LONG LONG1 LONG4 STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8"
+    )
+    plain += " BYTEARRAY8 UNICODE SHORT_BINUNICODE BINUNICODE BINUNICODE8 FLOAT BINFLOAT"
+    actions: dict[str, _Action] = dict.fromkeys(plain.split(), lambda machine, value: machine.push(value))
+    actions |= dict.fromkeys(("PROTO", "FRAME"), _nothing)
+    actions |= {"NONE": _constant(None), "NEWTRUE": _constant(True), "NEWFALSE": _constant(False)}
+    actions |= dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), lambda machine, index: machine.put(index))
+    actions |= dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), lambda machine, index: machine.get(index))
+    actions |= dict.fromkeys(("EMPTY_TUPLE", "EMPTY_LIST", "EMPTY_SET"), lambda machine, _: machine.push(Sequence([])))
+    actions |= dict.fromkeys(
+        ("TUPLE", "LIST", "FROZENSET"), lambda machine, _: machine.push(Sequence(machine.since_mark()))
+    )
+    actions |= dict.fromkeys(("APPENDS", "ADDITEMS"), lambda machine, _: machine.extend(machine.since_mark()))
+    actions |= {
+        "MEMOIZE": lambda machine, _: machine.put(len(machine.memo)),
+        "MARK": lambda machine, _: machine.mark(),
+        "POP": lambda machine, _: machine.pop() if machine.stack else machine.since_mark(),
+        "POP_MARK": lambda machine, _: machine.since_mark(),
+        "DUP": lambda machine, _: machine.push(machine.stack[-1]),
+        "TUPLE1": lambda machine, _: machine.tuple_of(1),
+        "TUPLE2": lambda machine, _: machine.tuple_of(2),
+        "TUPLE3": lambda machine, _: machine.tuple_of(3),
+        "APPEND": lambda machine, _: machine.extend([machine.pop()]),
+        "EMPTY_DICT": lambda machine, _: machine.push(Mapping([])),
+        "DICT": lambda machine, _: machine.push(Mapping(_pairs(machine.since_mark()))),
+        "SETITEM": lambda machine, _: machine.set_item(),
+        "SETITEMS": lambda machine, _: machine.update(machine.since_mark()),
+        "GLOBAL": lambda machine, name: machine.push(Global(name)),
+        "STACK_GLOBAL": lambda machine, _: machine.stack_global(),
+        "INST": lambda machine, name: machine.push(Call(Global(name), Sequence(machine.since_mark()))),
+        "OBJ": lambda machine, _: machine.obj(),
+        "REDUCE": lambda machine, _: machine.call(1),
+        "NEWOBJ": lambda machine, _: machine.call(1),
+        "NEWOBJ_EX": lambda machine, _: machine.call(2),
+        "BUILD": lambda machine, _: machine.build(),
+        "PERSID": lambda machine, name: machine.push(Persistent(name)),
+        "BINPERSID": lambda machine, _: machine.push(Persistent(machine.pop())),
+    }
+    return actions
+
+
+_ACTIONS: Final = _table()
