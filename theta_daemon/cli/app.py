@@ -1,0 +1,38 @@
+"""The option parser of `git theta`: which command is where. Nothing heavier than typer is imported here."""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+import typer
+
+from theta_daemon.cli import install, track
+from theta_daemon.cli.exits import EPILOGUE
+
+
+def _end(status: int) -> NoReturn:
+    """What a command returns is the exit status."""
+    sys.stdout.flush()  # here, where the parser still looks after a reader that went away
+    raise typer.Exit(status)
+
+
+app = typer.Typer(
+    name="git theta",
+    help="Checkpoints of machine-learning models in git: byte for byte, stored as small updates.",
+    epilog=EPILOGUE,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+    result_callback=_end,
+)
+for command in (install.install, install.uninstall, track.track, track.untrack):
+    app.command(epilog=EPILOGUE)(command)
+
+
+def run(arguments: list[str]) -> NoReturn:
+    """Run one command line and exit with its status. ThetaErrors are the caller's to print."""
+    app(args=arguments, prog_name="git theta")
+    raise AssertionError("the option parser exits")
