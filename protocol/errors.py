@@ -13,3 +13,7 @@ class LocalProtocolError(ProtocolError):
 
 class RemoteProtocolError(ProtocolError):
     """The other program sent what the protocol does not allow. The connection cannot be used any more."""
+
+
+class EndedError(RemoteProtocolError):
+    """The other program ended in the middle of the conversation: killed, as a rule."""

@@ -92,14 +92,14 @@ class EndOfContent:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The filter's first judgement: content follows after SUCCESS only."""
+    """The filter's judgement of a request, where content follows after SUCCESS only, or of a list it just gave."""
 
     status: Status
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The filter's last judgement, after content or a list. None is the empty list: the first one stands."""
+    """The filter's last judgement, after content. None is the empty list: the first one stands."""
 
     status: Status | None = None
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from enum import Enum
 
 from protocol import wording
-from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.errors import EndedError, LocalProtocolError, RemoteProtocolError
 from protocol.events import (
     DELAY,
     Answer,
@@ -118,7 +118,7 @@ class Connection:
         if not self._ended:
             return Pause.NEED_DATA
         if self.state is not State.IDLE or self._lines or not self._reader.between_packets:
-            raise RemoteProtocolError(f"the stream ended where due was {self.state.value}")
+            raise EndedError(f"the stream ended where due was {self.state.value}")
         self.state = State.CLOSED
         return Closed()
 

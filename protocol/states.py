@@ -1,7 +1,8 @@
 """What may follow what in git's filter protocol: one table for both roles.
 
 The protocol is a strict alternation, so one state serves the whole conversation, and each state belongs to one role:
-the one whose turn it is. Either end keeps its own copy; both move through the same table, one by what it sends and the
+the one whose turn it is. Content may be followed by an empty verdict, a list of pathnames may not: git asks for an explicit `success` there.
+Either end keeps its own copy; both move through the same table, one by what it sends and the
 other by what it receives.
 
     GREETING  git's greeting            ─► GREETED   filter's greeting
@@ -10,7 +11,7 @@ other by what it receives.
                                         ─► ANSWERING Answer: error, abort, delayed ─► IDLE
                                                      Answer: success ─► CONTENT Data…, EndOfContent
                                                                      ─► JUDGING Verdict ─► IDLE
-              ListAvailable             ─► LISTING   Available ─► JUDGING Verdict ─► IDLE
+              ListAvailable             ─► LISTING   Available ─► LISTED Answer: success, error, abort ─► IDLE
               Closed                    ─► CLOSED
 
 What depends on more than the state (a capability nobody offered, `delayed` where git cannot wait) is the connection's
@@ -53,6 +54,7 @@ class State(Enum):
     CONTENT = "an answer's content"
     LISTING = "the available pathnames"
     JUDGING = "a verdict"
+    LISTED = "an answer after the pathnames"
     CLOSED = "nothing, it is over"
     FAILED = "nothing, it failed"
 
@@ -74,8 +76,9 @@ TABLE: Final[Mapping[State, Mapping[Step, State]]] = {
         Status.DELAYED: State.IDLE,
     },
     State.CONTENT: {Data: State.CONTENT, EndOfContent: State.JUDGING},
-    State.LISTING: {Available: State.JUDGING},
     State.JUDGING: {Verdict: State.IDLE},
+    State.LISTING: {Available: State.LISTED},
+    State.LISTED: {Status.SUCCESS: State.IDLE, Status.ERROR: State.IDLE, Status.ABORT: State.IDLE},
     State.CLOSED: {},
     State.FAILED: {},
 }
@@ -89,8 +92,9 @@ TURN: Final[Mapping[State, Role | None]] = {
     State.PAYLOAD: Role.GIT,
     State.ANSWERING: Role.FILTER,
     State.CONTENT: Role.FILTER,
-    State.LISTING: Role.FILTER,
     State.JUDGING: Role.FILTER,
+    State.LISTING: Role.FILTER,
+    State.LISTED: Role.FILTER,
     State.CLOSED: None,
     State.FAILED: None,
 }

@@ -70,7 +70,7 @@ def decode(state: State, lines: Sequence[bytes]) -> Event:
             return _request(dict(_pairs(lines)))
         case State.LISTING:
             return Available(tuple(value for key, value in _pairs(lines) if key == b"pathname"))
-        case State.ANSWERING:
+        case State.ANSWERING | State.LISTED:
             status = _status(lines)
             if status is None:
                 raise RemoteProtocolError("an answer without a status")
