@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from theta_daemon.errors import PointerError
+from theta_daemon.errors import PointerError, RecordError
 from theta_daemon.tensor import Buffer
 
 OBJECT_ID: Final = re.compile(r"[0-9a-f]{64}")
@@ -35,6 +35,20 @@ class Record(Protocol):
     def read(self, offset: int, length: int) -> Buffer:
         """Exactly `length` bytes from `offset`. Thread-safe. Raises RecordError where the bytes are not there."""
         ...
+
+
+class BytesRecord:
+    """A record in memory."""
+
+    def __init__(self, data: Buffer) -> None:
+        self._data = memoryview(data)
+        self.length = self._data.nbytes
+
+    def read(self, offset: int, length: int) -> memoryview:
+        """See `Record`."""
+        if offset < 0 or length < 0 or offset + length > self.length:
+            raise RecordError(f"the record has {self.length} bytes, {offset} to {offset + length} are asked for")
+        return self._data[offset : offset + length]
 
 
 class ObjectReader(Protocol):

@@ -137,7 +137,8 @@ class LfsStore(ObjectStore):
         make_directories(self.root, umask=self._umask, shared=self._shared, durable=self._fsync)
         try:
             make_directories(directory, umask=self._umask, shared=self._shared, durable=False)
-            if directory.stat().st_dev != self.root.stat().st_dev:  # a linked folder of objects on another disk
+            # Not if it is another user's, or if `objects` is a link to another disk.
+            if not os.access(directory, os.W_OK | os.X_OK) or directory.stat().st_dev != self.root.stat().st_dev:
                 directory = self.root
         except (OSError, StoreError):
             directory = self.root
@@ -146,11 +147,14 @@ class LfsStore(ObjectStore):
             _sweep(directory)
         return directory
 
-    def _publish(self, temporary: Path, oid: str) -> None:
+    def _publish(self, temporary: Path, oid: str, size: int) -> None:
         path = self.path(oid)
         make_directories(path.parent, umask=self._umask, shared=self._shared, durable=self._fsync)
         try:
             temporary.replace(path)
+        except PermissionError as error:
+            if not (path.is_file() and path.stat().st_size == size):  # there already, in a folder of another user
+                raise store_error("write object", path, error) from error
         except OSError as error:
             raise store_error("write object", path, error) from error
         if self._fsync:
@@ -236,7 +240,7 @@ class _LfsWriter(ObjectWriter):
             if self._store._fsync:
                 os.fsync(self._file.fileno())
             self._file.close()
-            self._store._publish(self._temporary, oid)
+            self._store._publish(self._temporary, oid, self._size)
         except OSError as error:
             raise store_error("write", self._temporary, error) from error
         finally:

@@ -100,7 +100,7 @@ class PackReader:
         if head[0] != MAGIC or magic != MAGIC:
             raise self._damaged("it does not start and end as a pack does")
         if head[1] != VERSION or version != VERSION:
-            raise RecordError(f"object {oid}: pack version {head[1]} is unknown", "update theta-daemon")
+            raise RecordError(f"object {oid}: pack version {max(head[1], version)} is unknown", "update theta-daemon")
         if head[2] or zero or count > MAX_RECORDS or start + 8 * count != footer_offset:
             raise self._damaged("its index does not fit its size")
         index = reader.read(start, 8 * count)
