@@ -1,0 +1,105 @@
+"""Git's objects by id: libgit2's object database first, one `git cat-file --batch` child for all it cannot give.
+
+libgit2 reads only the objects directory (and its alternates), never the repository around it: so neither its view of
+configuration, refs and ownership nor the environment of this process plays a part. It is passed over where it would not
+see what git sees: other hash functions, unknown repository formats, replace refs. What it does not have (the missing
+objects of a partial clone) git may fetch. Not thread-safe: `History` holds the lock.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import pygit2
+
+from theta_daemon.history.catfile import CatFile
+from theta_daemon.history.git import git_child
+from theta_daemon.history.repository import Repository
+from theta_daemon.invocation import Invocation
+
+_ID_LENGTHS: Final = {"sha1": 40, "sha256": 64}
+_HEX: Final = re.compile(r"[0-9a-f]+")
+
+
+@dataclass(frozen=True, slots=True)
+class GitObject:
+    """One object: its kind (blob, tree, commit, tag), its bytes, and which road gave it (pygit2, cat_file)."""
+
+    kind: str
+    data: bytes
+    source: str
+
+
+class Objects:
+    """The objects of one repository, for one session."""
+
+    def __init__(self, repository: Repository, invocation: Invocation, stderr_fd: int | None) -> None:
+        self._id_length = _ID_LENGTHS.get(repository.object_format, 64)
+        self._cat_file = CatFile(invocation, stderr_fd)
+        self.replaced = has_replacements(repository, invocation)
+        self._odb = None
+        if repository.odb_readable and not self.replaced:
+            self._odb = _open(repository)
+
+    def well_formed(self, oid: str) -> bool:
+        """Whether `oid` can be an id in this repository."""
+        return len(oid) == self._id_length and _HEX.fullmatch(oid) is not None
+
+    def read(self, oid: str, max_bytes: int) -> GitObject | None:
+        """The object; None when neither road has it, when it is larger than `max_bytes`, or when the id is none."""
+        if not self.well_formed(oid):
+            return None
+        if self._odb is not None:
+            try:
+                kind, size = self._odb.read_header(pygit2.Oid(hex=oid))
+                if size > max_bytes:
+                    return None
+                kind, data = self._odb.read(pygit2.Oid(hex=oid))
+                return GitObject(pygit2.enums.ObjectType(kind).name.lower(), data, "pygit2")
+            except (KeyError, OSError, pygit2.GitError):
+                pass  # not here, or damaged: git may have another copy, or words for it
+        answer = self._cat_file.read(oid, max_bytes)
+        return None if answer is None else GitObject(*answer, "cat_file")
+
+    def cancel(self) -> None:
+        """Make a read that waits for git end without an answer, and all later ones. From any thread."""
+        self._cat_file.cancel()
+
+    def close(self) -> None:
+        """End the child and let go of the packs."""
+        self._odb = None
+        self._cat_file.close()
+
+
+def has_replacements(repository: Repository, invocation: Invocation) -> bool:
+    """Whether git would show other content for some ids (`git replace`); libgit2 does not know of it."""
+    env = invocation.env
+    if "GIT_NO_REPLACE_OBJECTS" in env:
+        return False
+    if "GIT_REPLACE_REF_BASE" in env:
+        return True
+    if not repository.refs_in_files:
+        return bool(git_child(["for-each-ref", "--count=1", "refs/replace/"], invocation).out)
+    directory = repository.common_dir / "refs" / "replace"
+    try:
+        if directory.is_dir() and any(directory.iterdir()):
+            return True
+        return b" refs/replace/" in (repository.common_dir / "packed-refs").read_bytes()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+
+
+def _open(repository: Repository) -> pygit2.Odb | None:
+    try:
+        odb = pygit2.Odb(str(repository.git_objects_dir))
+        for path in repository.invocation.env.get("GIT_ALTERNATE_OBJECT_DIRECTORIES", "").split(os.pathsep):
+            if path.startswith("/"):
+                odb.add_disk_alternate(path)
+    except (OSError, ValueError, KeyError, pygit2.GitError):
+        return None
+    return odb
