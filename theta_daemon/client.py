@@ -1,0 +1,164 @@
+"""The thin client: what git starts. It hands git's pipes to the daemon, or becomes the in-process filter.
+
+Rules:
+
+- It waits for no daemon to start. One that is there is used, otherwise one is started for the next command.
+- Until the daemon has said `adopted` nothing has been read, so any failure before means: exec the in-process filter on the
+  untouched descriptors. After it, this process holds none of git's pipes, so that the end of the daemon is the end of
+  git's conversation, never a hang.
+- No flag of descriptors 0, 1 and 2 is ever changed. The peer's uid is checked before anything is sent.
+
+Run under `-I -S` by the launcher. Imports built-in modules, `_socket` and two light modules of this project: every import
+is paid for by every git command. It knows nothing of git, checkpoints or configuration files.
+"""
+
+import _signal  # type: ignore[import-not-found]  # `signal` would import enum: milliseconds
+import _socket
+import posix
+import sys
+
+from protocol import control
+from theta_daemon import runtime
+
+TRUTHY_NOT = (b"", b"0", b"false", b"no")
+
+HANDSHAKE_SECONDS = 2.0
+"""A daemon that does not answer for so long is as good as none (stopped, swapped out); the descriptors are still ours."""
+
+
+class _GoneError(Exception):
+    """The daemon went away while it was serving."""
+
+
+def main(python: str, flags: list[str]) -> None:
+    """Serve git, then end the process; never returns. `python` and `flags` start a full interpreter of this environment."""
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # Ctrl-C ends us without a traceback, as it ends git
+    environ = posix.environ
+    mode = environ.get(b"THETA_DAEMON", b"auto")
+    if mode != b"never":
+        try:
+            status = _through_daemon(python, flags, environ, mode)
+        except _GoneError:
+            _say(b"theta-daemon: the daemon ended in the middle of this command; run the command again\n")
+            status = 1
+        if status is not None:
+            posix._exit(status)
+    posix.execv(python, [python, *flags, "-m", "theta_daemon.inprocess"])
+
+
+def _through_daemon(python: str, flags: list[str], environ: dict[bytes, bytes], mode: bytes) -> int | None:
+    """The exit status when a daemon served, None when it is for us to serve. Raises _GoneError."""
+    if not hasattr(_socket.socket, "sendmsg"):
+        return None
+    try:
+        uid = posix.geteuid()
+        build = runtime.build_id(python)
+        places = runtime.places(environ, build, uid)
+    except OSError:
+        return None
+    for place in places:
+        connection = _connect(place, uid)
+        if connection is not None:
+            try:
+                return _offer(connection, build, environ)
+            finally:
+                connection.close()
+    if places and (mode == b"always" or environ.get(b"CI", b"").lower() in TRUTHY_NOT):
+        from theta_daemon.server import spawn
+
+        spawn.start(python, flags, environ)
+    return None
+
+
+def _connect(place: runtime.Place, uid: int) -> _socket.socket | None:
+    """A connection to a daemon of ours, or None."""
+    try:
+        posix.close(runtime.open_private(place.directory, uid))
+        connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    except OSError:
+        return None
+    try:
+        # With a timeout a full backlog is an error at once instead of a wait. It is set on our own socket only.
+        connection.settimeout(HANDSHAKE_SECONDS)
+        connection.connect(place.socket)
+        if connection.fileno() > 2 and peer_uid(connection) == uid:
+            return connection
+    except OSError:
+        pass
+    connection.close()
+    return None
+
+
+def peer_uid(connection: _socket.socket) -> int:
+    """The effective uid of the process at the other end, as the kernel knows it. Raises OSError."""
+    if sys.platform == "linux":
+        credentials = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)  # struct ucred: pid, uid, gid
+    else:
+        credentials = connection.getsockopt(0, 1, 76)  # SOL_LOCAL, LOCAL_PEERCRED: struct xucred: version, uid, …
+    return int.from_bytes(credentials[4:8], sys.byteorder)
+
+
+def _offer(connection: _socket.socket, build: str, environ: dict[bytes, bytes]) -> int | None:
+    """Have the daemon serve: its exit status, or None when it declined or broke before it had read anything."""
+    talk = control.Conversation(control.CLIENT)
+    try:
+        connection.sendall(talk.send(control.HELLO, _hello(build, environ)))
+        if _receive(connection, talk).kind != control.WELCOME:
+            return None
+        request = talk.send(control.DESCRIPTORS)
+    except Exception:  # noqa: BLE001 - whatever it was, nothing is lost: the descriptors never left
+        return None
+    try:
+        null = posix.open("/dev/null", posix.O_RDWR | posix.O_CLOEXEC)
+        descriptors = b"".join([number.to_bytes(4, sys.byteorder) for number in (0, 1, 2)])
+        connection.settimeout(None)  # from here on only the daemon's word, or its end, says who may read
+        sent = connection.sendmsg([request], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptors)])
+        connection.sendall(request[sent:])
+        if _receive(connection, talk).kind != control.ADOPTED:
+            return None
+    except Exception:  # noqa: BLE001 - `adopted` is written before the first read: without it nothing was read
+        return None
+    try:
+        posix.dup2(null, 0)
+        posix.dup2(null, 1)
+        return _receive(connection, talk).number("status") & 0xFF
+    except Exception as error:
+        raise _GoneError from error
+
+
+def _hello(build: str, environ: dict[bytes, bytes]) -> list[tuple[str, bytes]]:
+    cwd = posix.getcwdb()
+    here = posix.stat(".")
+    umask = posix.umask(0o077)  # the only way to read it; this process has one thread and makes no file
+    posix.umask(umask)
+    numbers = {
+        "version": control.VERSION,
+        "dev": here.st_dev,
+        "ino": here.st_ino,
+        "umask": umask,
+        "pid": posix.getpid(),
+    }
+    fields = [(key, b"%d" % number) for key, number in numbers.items()]
+    fields += [("build", build.encode()), ("cwd", cwd)]
+    fields += [("env", name + b"=" + value) for name, value in environ.items()]
+    return fields
+
+
+def _receive(connection: _socket.socket, talk: control.Conversation) -> control.Message:
+    """The daemon's next message. Raises EOFError at the end of the stream, OSError, RemoteProtocolError."""
+    while True:
+        message = talk.next_message()
+        if message is not None:
+            return message
+        data = connection.recv(4096)
+        if not data:
+            raise EOFError
+        talk.receive_data(data)
+
+
+def _say(text: bytes) -> None:
+    try:  # noqa: SIM105 - contextlib would cost a millisecond
+        posix.write(2, text)
+    except OSError:
+        pass  # nobody listens

@@ -1,0 +1,49 @@
+"""The filter in git's own process tree, without a daemon: the same session, hosted by this process alone.
+
+An edge: the one place where the cwd, environment, umask and uid of this process are those of the caller. What git reads on
+descriptor 1 is the session's; nothing else may write there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from theta_daemon.engine import Engine  # type: ignore[import-not-found,unused-ignore]
+from theta_daemon.errors import ThetaError
+from theta_daemon.history.git import read_config
+from theta_daemon.invocation import Invocation
+from theta_daemon.settings import Settings
+
+INTERRUPTED = 130
+"""128 + SIGINT, as shells say it."""
+
+
+def this_process() -> Invocation:
+    """This process as a caller. Call it before there are threads: the umask can only be read by setting it."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return Invocation(cwd=Path.cwd(), env=dict(os.environ), umask=umask, uid=os.geteuid())
+
+
+def main() -> int:
+    """Serve git on descriptors 0, 1 and 2; the exit status."""
+    try:
+        invocation = this_process()
+        engine = Engine(Settings.load(read_config(invocation), invocation.env, invocation.cwd))
+        try:
+            return int(engine.serve(invocation, 0, 1, 2, None))
+        finally:
+            engine.close()
+    except ThetaError as error:
+        sys.stderr.write(f"theta-daemon: {error.describe()}\n")
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stderr.flush()
+    os._exit(status)  # git waits for our end: no teardown of interpreters and libraries

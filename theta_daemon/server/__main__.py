@@ -1,0 +1,34 @@
+"""`python -m theta_daemon.server`: the daemon. The resident's own budgets come from its user's git configuration."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from theta_daemon.server import entry
+from theta_daemon.server.host import Host
+from theta_daemon.server.lifecycle import Limits
+
+HEADROOM_BYTES = 4 << 30
+"""What sessions may need beyond the tensor cache before the daemon makes room for a fresh one."""
+
+
+def make_engine() -> tuple[Host, Limits] | None:
+    """The engine, or None when the user wants no daemon. Imported here: the loser of a race needs none of it."""
+    from theta_daemon.engine import Engine  # type: ignore[import-not-found,unused-ignore]
+    from theta_daemon.history.git import read_config
+    from theta_daemon.invocation import Invocation
+    from theta_daemon.settings import DaemonMode, Settings
+
+    here = Invocation(cwd=Path("/"), env=dict(os.environ), umask=0o077, uid=os.geteuid())
+    settings = Settings.load(read_config(here), here.env)
+    if settings.daemon is DaemonMode.NEVER:
+        logging.getLogger(__name__).info("theta.daemon is never")
+        return None
+    limits = Limits(idle_seconds=settings.idle_seconds, memory_bytes=settings.tensor_cache + HEADROOM_BYTES)
+    return Engine(settings), limits
+
+
+if __name__ == "__main__":
+    entry.serve(make_engine)
