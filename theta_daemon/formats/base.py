@@ -6,10 +6,10 @@ concatenation. So headers, padding, zip structure and pickles come back untouche
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from json.encoder import encode_basestring
 from typing import ClassVar, Final
 
 from theta_daemon.errors import FormatError
@@ -77,23 +77,25 @@ def checked(extents: Sequence[Extent], size: int) -> list[Extent]:
     """
     if len(extents) > MAX_PARAMETERS:
         raise FormatError(f"{len(extents)} parameters are more than {MAX_PARAMETERS}")
-    ordered = sorted(extents, key=lambda extent: (extent.offset, extent.end))
-    names = {extent.name for extent in ordered}
-    if len(names) != len(ordered):
+    ordered = sorted((extent.offset, extent.end, index) for index, extent in enumerate(extents))
+    if len({extent.name for extent in extents}) != len(ordered):
         raise FormatError("two parameters have the same name")
+    found: list[Extent] = []
     position = 0
     spelled = 0
-    for extent in ordered:
-        if extent.offset < position or extent.end > size:
+    for offset, end, index in ordered:
+        extent = extents[index]
+        if offset < position or end > size:
             raise FormatError(f"parameter {extent.name!r} overlaps another or lies outside the file")
-        position = extent.end
+        position = end
         shape = extent.spec.shape
         if len(shape) > MAX_DIMENSIONS or max(shape, default=0) >= MAX_BYTES:
             raise FormatError(f"parameter {extent.name!r} has an impossible shape")
         try:
-            spelled += len(json.dumps(extent.name, ensure_ascii=False).encode()) + 20 * len(shape)
+            spelled += len(encode_basestring(extent.name).encode()) + 20 * len(shape)
         except UnicodeEncodeError as error:
             raise FormatError(f"parameter name {extent.name!r} is not Unicode text") from error
+        found.append(extent)
     if spelled > MAX_NAME_BYTES:
         raise FormatError("the parameters' names and shapes are too long")
-    return ordered
+    return found

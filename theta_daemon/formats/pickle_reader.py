@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import pickletools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from theta_daemon.errors import FormatError
@@ -37,9 +37,9 @@ class Persistent:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A tuple, a list or a set."""
+    """A tuple, a list or a set (the latter two hold a list, which may still grow)."""
 
-    items: list[Any]
+    items: list[Any] | tuple[Any, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -56,8 +56,8 @@ class Call:
     function: Any
     arguments: Any
     state: Any = None
-    items: list[Any] = field(default_factory=list)
-    pairs: list[tuple[Any, Any]] = field(default_factory=list)
+    items: list[Any] | tuple[()] = ()
+    pairs: list[tuple[Any, Any]] | tuple[()] = ()
 
 
 def read(data: bytes) -> Any:
@@ -69,10 +69,13 @@ def read(data: bytes) -> Any:
                 raise FormatError("the pickle is too long")
             if opcode.name == "STOP":
                 return machine.pop()
-            action = _ACTIONS.get(opcode.name)
-            if action is None:
-                raise FormatError(f"the pickle uses {opcode.name}")
-            action(machine, argument)
+            name = opcode.name
+            if name in _PLAIN:
+                machine.stack.append(argument)
+            elif name in _ACTIONS:
+                _ACTIONS[name](machine, argument)
+            else:
+                raise FormatError(f"the pickle uses {name}")
     except (ValueError, IndexError, KeyError, OverflowError) as error:
         # genops' errors for what is cut off or malformed, and the stack's and the memo's for what is not there.
         raise FormatError(f"the pickle is malformed: {error}") from error
@@ -102,11 +105,13 @@ class _Machine:
         self.stack = self.marks.pop()
         return items
 
+    def tuple_since_mark(self) -> Sequence:
+        return Sequence(tuple(self.since_mark()))
+
     def tuple_of(self, count: int) -> None:
-        items = self.stack[-count:]
-        if len(items) < count:
+        if len(self.stack) < count:
             raise IndexError("stack underflow")
-        self.stack[-count:] = [Sequence(items)]
+        self.stack[-count:] = [Sequence(tuple(self.stack[-count:]))]
 
     def put(self, index: int) -> None:
         self.memo[index] = self.stack[-1]
@@ -120,7 +125,7 @@ class _Machine:
         if len(self.stack) <= arguments:
             raise IndexError("stack underflow")
         self.stack[-arguments - 1 :] = [
-            Call(self.stack[-arguments - 1], given[0] if arguments == 1 else Sequence(given))
+            Call(self.stack[-arguments - 1], given[0] if arguments == 1 else Sequence(tuple(given)))
         ]
 
     def build(self) -> None:
@@ -128,19 +133,25 @@ class _Machine:
         target = self.stack[-1]
         if not isinstance(target, Call):
             raise FormatError("the pickle gives a state to what has none")
-        target.state = state if target.state is None else Sequence([target.state, state])
+        target.state = state if target.state is None else Sequence((target.state, state))
 
     def extend(self, items: list[Any]) -> None:
         target = self.stack[-1]
-        if not isinstance(target, Sequence | Call):
+        if isinstance(target, Sequence) and isinstance(target.items, list):
+            target.items.extend(items)
+        elif isinstance(target, Call):
+            target.items = _grown(target.items, items)
+        else:
             raise FormatError("the pickle appends to what is no list")
-        target.items.extend(items)
 
     def update(self, flat: list[Any]) -> None:
         target = self.stack[-1]
-        if not isinstance(target, Mapping | Call):
+        if isinstance(target, Mapping):
+            target.pairs.extend(_pairs(flat))
+        elif isinstance(target, Call):
+            target.pairs = _grown(target.pairs, _pairs(flat))
+        else:
             raise FormatError("the pickle sets items of what is no dict")
-        target.pairs.extend(_pairs(flat))
 
     def set_item(self) -> None:
         value = self.pop()
@@ -155,7 +166,15 @@ class _Machine:
 
     def obj(self) -> None:
         function, *arguments = self.since_mark()
-        self.push(Call(function, Sequence(arguments)))
+        self.push(Call(function, Sequence(tuple(arguments))))
+
+
+def _grown(old: list[Any] | tuple[()], new: list[Any]) -> list[Any]:
+    """`old` with `new` at its end; most calls never get any, so that an empty list each would be waste."""
+    if isinstance(old, tuple):
+        return new
+    old.extend(new)
+    return old
 
 
 def _pairs(flat: list[Any]) -> list[tuple[Any, Any]]:
@@ -163,6 +182,32 @@ def _pairs(flat: list[Any]) -> list[tuple[Any, Any]]:
         raise FormatError("the pickle has a key without a value")
     return list(zip(flat[::2], flat[1::2], strict=True))
 
+
+_PLAIN: Final = frozenset(
+    [
+        "INT",
+        "BININT",
+        "BININT1",
+        "BININT2",
+        "LONG",
+        "LONG1",
+        "LONG4",
+        "STRING",
+        "BINSTRING",
+        "SHORT_BINSTRING",
+        "BINBYTES",
+        "SHORT_BINBYTES",
+        "BINBYTES8",
+        "BYTEARRAY8",
+        "UNICODE",
+        "SHORT_BINUNICODE",
+        "BINUNICODE",
+        "BINUNICODE8",
+        "FLOAT",
+        "BINFLOAT",
+    ]
+)
+"""Opcodes that push their argument."""
 
 _Action = Callable[[_Machine, Any], object]
 
@@ -176,7 +221,7 @@ def _nothing(machine: _Machine, argument: Any) -> None:
 
 
 def _table() -> dict[str, _Action]:
-    """What each opcode does. EXT1..4 (names outside the pickle) and out-of-band buffers are left out on purpose."""
+    """What each other opcode does. EXT1..4 (names outside the pickle) and out-of-band buffers are left out on purpose."""
     plain = (
         "INT BININT BININT1 BININT2 LONG LONG1 LONG4 STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8"
     )
@@ -184,14 +229,14 @@ def _table() -> dict[str, _Action]:
     actions: dict[str, _Action] = dict.fromkeys(plain.split(), lambda machine, value: machine.push(value))
     actions |= dict.fromkeys(("PROTO", "FRAME"), _nothing)
     actions |= {"NONE": _constant(None), "NEWTRUE": _constant(True), "NEWFALSE": _constant(False)}
+    actions |= {"EMPTY_TUPLE": _constant(Sequence(()))}
     actions |= dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), lambda machine, index: machine.put(index))
     actions |= dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), lambda machine, index: machine.get(index))
-    actions |= dict.fromkeys(("EMPTY_TUPLE", "EMPTY_LIST", "EMPTY_SET"), lambda machine, _: machine.push(Sequence([])))
-    actions |= dict.fromkeys(
-        ("TUPLE", "LIST", "FROZENSET"), lambda machine, _: machine.push(Sequence(machine.since_mark()))
-    )
+    actions |= dict.fromkeys(("EMPTY_LIST", "EMPTY_SET"), lambda machine, _: machine.push(Sequence([])))
+    actions |= dict.fromkeys(("TUPLE", "FROZENSET"), lambda machine, _: machine.push(machine.tuple_since_mark()))
     actions |= dict.fromkeys(("APPENDS", "ADDITEMS"), lambda machine, _: machine.extend(machine.since_mark()))
     actions |= {
+        "LIST": lambda machine, _: machine.push(Sequence(machine.since_mark())),
         "MEMOIZE": lambda machine, _: machine.put(len(machine.memo)),
         "MARK": lambda machine, _: machine.mark(),
         "POP": lambda machine, _: machine.pop() if machine.stack else machine.since_mark(),
@@ -207,7 +252,7 @@ def _table() -> dict[str, _Action]:
         "SETITEMS": lambda machine, _: machine.update(machine.since_mark()),
         "GLOBAL": lambda machine, name: machine.push(Global(name)),
         "STACK_GLOBAL": lambda machine, _: machine.stack_global(),
-        "INST": lambda machine, name: machine.push(Call(Global(name), Sequence(machine.since_mark()))),
+        "INST": lambda machine, name: machine.push(Call(Global(name), machine.tuple_since_mark())),
         "OBJ": lambda machine, _: machine.obj(),
         "REDUCE": lambda machine, _: machine.call(1),
         "NEWOBJ": lambda machine, _: machine.call(1),

@@ -12,7 +12,7 @@ The pickles are read by `pickle_reader`: no code in a checkpoint is ever run.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -144,7 +144,7 @@ def _uses(source: Source, pickle: Member | None, start: _Path | None) -> dict[st
     uses: dict[str, _Use] = {}
     for path, node in _walk(start, pickle_reader.read(_read(source, pickle))):
         tensor = node if isinstance(node, Call) else None
-        arguments = tensor.arguments.items if tensor is not None and isinstance(tensor.arguments, Sequence) else []
+        arguments = tensor.arguments.items if tensor is not None and isinstance(tensor.arguments, Sequence) else ()
         storage = arguments[0] if arguments else node
         key, dtype = _storage(storage)
         if key is None or (key in uses and uses[key].name is not None):
@@ -170,7 +170,7 @@ def _storage(node: Any) -> tuple[str | None, DType | None]:
     return None, None
 
 
-def _covering(arguments: list[Any]) -> tuple[int, ...] | None:
+def _covering(arguments: Collection[Any]) -> tuple[int, ...] | None:
     """The shape in `(storage, offset, size, stride, …)` of a tensor that lies in its storage in row order from its start."""
     match arguments:
         case [_, 0, Sequence(items=sizes), Sequence(items=strides), *_] if _sizes(sizes) and len(strides) == len(sizes):
@@ -183,7 +183,7 @@ def _covering(arguments: list[Any]) -> tuple[int, ...] | None:
     return None
 
 
-def _sizes(items: list[Any]) -> bool:
+def _sizes(items: Collection[Any]) -> bool:
     return len(items) <= _MAX_PATH and all(type(item) is int and 0 <= item < MAX_BYTES for item in items)
 
 
