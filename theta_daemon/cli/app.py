@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import typer
 
-from theta_daemon.cli import install, track
+from theta_daemon.cli import daemon, install, track
 from theta_daemon.cli.exits import EPILOGUE
 
 
@@ -30,6 +30,7 @@ app = typer.Typer(
 )
 for command in (install.install, install.uninstall, track.track, track.untrack):
     app.command(epilog=EPILOGUE)(command)
+app.add_typer(daemon.app)
 
 
 def run(arguments: list[str]) -> NoReturn:

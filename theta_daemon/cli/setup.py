@@ -93,7 +93,7 @@ def _present(scope: Scope) -> dict[str, list[str]]:
 
 def _launcher(scope: Scope) -> str:
     """The launcher's command for git, written to the first folder that takes it; better one that needs no shell."""
-    from theta_daemon.launcher import write_launcher
+    from theta_daemon.launcher import process_command, write_launcher
 
     writable: list[Path] = []
     failures: list[str] = []
@@ -107,9 +107,9 @@ def _launcher(scope: Scope) -> str:
             failures.append(f"{folder}: {error.strerror}")
             continue
         if _NO_SHELL.fullmatch(str(folder)):
-            return str(write_launcher(folder))
+            return process_command(write_launcher(folder))
     if writable:
-        return shlex.quote(str(write_launcher(writable[0])))
+        return process_command(write_launcher(writable[0]))
     raise ConfigError(
         f"the launcher can be written nowhere ({'; '.join(failures)})", "make one of these folders writable"
     )
