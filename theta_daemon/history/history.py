@@ -7,7 +7,6 @@ method safe from any thread; pointers are parsed under it, so that no session pa
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from theta_daemon.history import refs, trees
 from theta_daemon.history.cache import PointerCache
 from theta_daemon.history.git import git_child
 from theta_daemon.history.index import Index, IndexEntry
-from theta_daemon.history.objects import Objects
+from theta_daemon.history.objects import Objects, object_id
 from theta_daemon.history.repository import Repository
 from theta_daemon.invocation import Invocation
 from theta_daemon.pointer import MAX_POINTER_BYTES, Pointer, parse
@@ -93,7 +92,7 @@ class History:
 
     def blob_id(self, data: bytes) -> str:
         """The id that `data` has as a blob in this repository."""
-        return hashlib.new(self.repository.object_format, b"blob %d\0" % len(data) + data).hexdigest()
+        return object_id(self.repository.object_format, "blob", data)
 
     def index_entry(self, pathname: bytes) -> IndexEntry | None:
         """What is staged for `pathname` (relative to the top of the work tree) in the caller's index."""

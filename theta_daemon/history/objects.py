@@ -8,6 +8,7 @@ objects of a partial clone) git may fetch. Not thread-safe: `History` holds the 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ class Objects:
     """The objects of one repository, for one session."""
 
     def __init__(self, repository: Repository, invocation: Invocation, stderr_fd: int | None) -> None:
+        self._format = repository.object_format
         self._id_length = _ID_LENGTHS.get(repository.object_format, 64)
         self._cat_file = CatFile(invocation, stderr_fd)
         self.replaced = has_replacements(repository, invocation)
@@ -54,15 +56,21 @@ class Objects:
             return None
         if self._odb is not None:
             try:
-                kind, size = self._odb.read_header(pygit2.Oid(hex=oid))
+                _, size = self._odb.read_header(pygit2.Oid(hex=oid))
                 if size > max_bytes:
                     return None
-                kind, data = self._odb.read(pygit2.Oid(hex=oid))
-                return GitObject(pygit2.enums.ObjectType(kind).name.lower(), data, "pygit2")
+                number, data = self._odb.read(pygit2.Oid(hex=oid))
+                return GitObject(pygit2.enums.ObjectType(number).name.lower(), data, "pygit2")
             except (KeyError, OSError, pygit2.GitError):
                 pass  # not here, or damaged: git may have another copy, or words for it
         answer = self._cat_file.read(oid, max_bytes)
-        return None if answer is None else GitObject(*answer, "cat_file")
+        if answer is None:
+            return None
+        kind, data = answer
+        # Git does not check what it reads (libgit2 does), and pointers are cached under their id.
+        if not self.replaced and object_id(self._format, kind, data) != oid:
+            return None
+        return GitObject(kind, data, "cat_file")
 
     def cancel(self) -> None:
         """Make a read that waits for git end without an answer, and all later ones. From any thread."""
@@ -72,6 +80,13 @@ class Objects:
         """End the child and let go of the packs."""
         self._odb = None
         self._cat_file.close()
+
+
+def object_id(object_format: str, kind: str, data: bytes) -> str:
+    """The id that git gives to these bytes."""
+    hasher = hashlib.new(object_format, f"{kind} {len(data)}\0".encode())
+    hasher.update(data)
+    return hasher.hexdigest()
 
 
 def has_replacements(repository: Repository, invocation: Invocation) -> bool:
