@@ -39,6 +39,9 @@ _SAMPLE_PIECES: Final = 4
 _SAMPLE_PIECE: Final = 4096
 _MIN_GAIN: Final = 0.02
 """A plane that zstd shrinks by less is kept raw: reading it then costs nothing."""
+_MATCHES_PAY: Final = 0.97
+"""Less than three per cent would not pay for reading at half the speed."""
+
 _TINY: Final = 64
 """A frame's head alone costs more than a shorter plane could gain."""
 
@@ -113,13 +116,15 @@ def decode_planes(data: Buffer, words: Words, *, rotate: bool) -> None:
 def compress(data: Buffer) -> bytes:
     """One zstd frame with `data`, by the way that suits it: entropy alone, or matches where a sample of it has them."""
     entropy: bytes = THREAD.entropy.compress(data)
-    if len(data) > 2 * _SAMPLE_PIECES * _SAMPLE_PIECE:
+    # Matches in what looks like noise (a table and its mirror image) are far apart, no sample shows them; but there zstd
+    # gives up so fast that trying costs little.
+    noise = len(entropy) > (1 - _MIN_GAIN) * len(data)
+    if len(data) > 2 * _SAMPLE_PIECES * _SAMPLE_PIECE and not noise:
         sample = _sample(memoryview(data))
-        # Three per cent: less would not pay for decoding at half the speed.
-        if len(THREAD.matches.compress(sample)) > 0.97 * len(THREAD.entropy.compress(sample)):
+        if len(THREAD.matches.compress(sample)) > _MATCHES_PAY * len(THREAD.entropy.compress(sample)):
             return entropy
     matches: bytes = THREAD.matches.compress(data)
-    return matches if len(matches) < 0.97 * len(entropy) else entropy
+    return matches if len(matches) < _MATCHES_PAY * len(entropy) else entropy
 
 
 def decompress(data: Buffer, size: int) -> bytes:
