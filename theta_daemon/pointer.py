@@ -71,7 +71,7 @@ class SkeletonRef:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class Parameter:
-    """One parameter. `stored` is its record's bytes, `chain` the bytes of all records from its base to itself.
+    """One parameter. `stored` is its record's bytes, `chain` those of all incremental records from its base to itself.
 
     `previous` is the git blob id of the pointer that holds the previous value, under the name `base` (the parameter's own
     when None); `depth` is 0 for a self-contained update.
@@ -105,8 +105,8 @@ class Parameter:
 
     @property
     def chain_bytes(self) -> int:
-        """Bytes of all records from the self-contained base to this one."""
-        return self.stored if self.chain is None else self.chain
+        """Bytes of the incremental records on top of the self-contained base, this one's included."""
+        return 0 if self.chain is None else self.chain
 
     def line(self) -> str:
         """The parameter's line in a pointer."""

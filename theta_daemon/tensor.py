@@ -97,6 +97,10 @@ class TensorSpec:
         """Chunks of the value; none when it has no element."""
         return -(-self.words // CHUNK_WORDS)
 
+    def chunk_index(self, start: int) -> int:
+        """The chunk that word `start` is in."""
+        return start // CHUNK_WORDS
+
     def chunk(self, index: int) -> tuple[int, int]:
         """Start and stop, in words, of chunk `index`."""
         start = index * CHUNK_WORDS

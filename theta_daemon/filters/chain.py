@@ -12,7 +12,7 @@ from theta_daemon.counters import Counters
 from theta_daemon.errors import RecordError, ThetaError
 from theta_daemon.filters.plan import Node
 from theta_daemon.pointer import RecordRef
-from theta_daemon.store.base import Record
+from theta_daemon.store.base import BytesRecord, Record
 from theta_daemon.tensor import Buffer, TensorSpec, Words, as_words
 from theta_daemon.updates.base import Decoder, Update
 
@@ -84,21 +84,9 @@ class Chain:
         if update.incremental != (node is not self._nodes[0] or self._start is not None):
             raise RecordError(f"update {node.update!r} stands where its kind cannot stand in a chain")
         record = self._records.record(node.ref)
-        return update.open(node.spec, WholeRecord(record) if record.length <= _WHOLE_RECORD_BYTES else record)
-
-
-class WholeRecord:
-    """A record held in memory."""
-
-    def __init__(self, record: Record) -> None:
-        self.length = record.length
-        self._data = memoryview(record.read(0, record.length))
-
-    def read(self, offset: int, length: int) -> memoryview:
-        """See `store.base.Record`."""
-        if offset < 0 or length < 0 or offset + length > self.length:
-            raise RecordError(f"the record has {self.length} bytes, {offset} to {offset + length} are asked for")
-        return self._data[offset : offset + length]
+        return update.open(
+            node.spec, BytesRecord(record.read(0, record.length)) if record.length <= _WHOLE_RECORD_BYTES else record
+        )
 
 
 def _named(error: Exception, node: Node) -> ThetaError:

@@ -4,7 +4,7 @@ The walk goes back by pointer, not by parameter. `Planner.wanted` names the prev
 need; the caller reads each once, for all parameters and files, and hands it to `supply`, until nothing is wanted. Where a
 previous pointer cannot be had, the chain continues in the lineage of the file that needs it (`wanted_lineages`).
 
-Rules: values with equal digests are one node, whatever their file, name or version; a node whose value is at hand ends the
+Rules: equal values are one node, whatever their file, name or version; a node whose value is at hand ends the
 walk; the walk is iterative, and depths fall by one at each step, so that no history can make it loop; a file that cannot
 be rebuilt is in `Plan.failed` (the caller tries it once more in a plan of its own: what it shared may have been at fault).
 """
@@ -13,18 +13,23 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from theta_daemon.errors import MissingHistoryError, ThetaError
 from theta_daemon.history.lineage import Lineage
-from theta_daemon.pointer import Parameter, Pointer, RecordRef
+from theta_daemon.pointer import MAX_DEPTH, Parameter, Pointer, RecordRef
 from theta_daemon.tensor import TensorSpec
+
+
+def value_key(digest: str, spec: TensorSpec) -> str:
+    """What names a value in a plan. Equal bytes of another dtype or shape are another value: they cut into other chunks."""
+    return f"{digest} {spec.dtype.name} {spec.shape}"
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One value. `key` is its digest where that is known; `base` the key of the previous value, None if self-contained."""
+    """One value. `base` is the key of the previous value, None if self-contained; `digest` None for lineage's steps."""
 
     key: str
     spec: TensorSpec
@@ -77,42 +82,60 @@ class Plan:
                 current = self.nodes[current].base
         return found
 
+    def reader_of(self, pathname: bytes, oid: str) -> str:
+        """Which part of the file needs the object, in words."""
+        plan = self.files[pathname]
+        for parameter, key in zip(plan.pointer.parameters, plan.keys, strict=True):
+            current: str | None = key
+            while current is not None and current in self.nodes:
+                if self.nodes[current].ref.object == oid:
+                    return f"parameter {parameter.name!r}"
+                current = self.nodes[current].base
+        return "skeleton"
 
-@dataclass(frozen=True, slots=True)
-class _Origin:
-    """The file and parameter for whose sake a step is walked, and how many steps below it."""
-
-    pathname: bytes
-    name: str
-    steps: int
-
-
-@dataclass(slots=True)
-class _Draft:
-    """A node whose previous value is still to be found."""
-
-    parameter: Parameter
-    origin: _Origin
+    def updates(self, pathname: bytes) -> set[str]:
+        """The update types that rebuilding this file needs."""
+        found = set()
+        seen: set[str] = set()
+        for key in self.files[pathname].keys:
+            current: str | None = key
+            while current is not None and current not in seen and current in self.nodes:
+                seen.add(current)
+                found.add(self.nodes[current].update)
+                current = self.nodes[current].base
+        return found
 
 
 class Planner:
-    """Collects the files of a checkout and walks their chains back. `at_hand(digest)`: that value needs no record."""
+    """Collects the files of a checkout and walks their chains back. `at_hand(key, digest)`: that value needs no record."""
 
-    def __init__(self, at_hand: Callable[[str], bool]) -> None:
+    def __init__(self, at_hand: Callable[[str, str], bool]) -> None:
         self._at_hand = at_hand
         self._files: dict[bytes, Pointer] = {}
         self._failed: dict[bytes, ThetaError] = {}
-        self._drafts: dict[str, _Draft] = {}
+        self._drafts: dict[str, Parameter] = {}
         self._links: dict[str, str | None] = {}
         self._frontier: dict[str, list[str]] = defaultdict(list)
-        self._orphans: dict[bytes, list[str]] = defaultdict(list)
         self._nodes: dict[str, Node] = {}
 
     def add(self, pathname: bytes, pointer: Pointer) -> None:
         """A checkpoint to rebuild."""
         self._files[pathname] = pointer
         for parameter in pointer.parameters:
-            self._visit(parameter, _Origin(pathname, parameter.name, 0))
+            self.add_value(parameter)
+
+    def add_value(self, parameter: Parameter) -> None:
+        """A value whose chain is of interest."""
+        key = value_key(parameter.digest, parameter.spec)
+        known = self._drafts.get(key)
+        # A value that comes back (A, B, A again) is met at several depths: the lowest wins, so links always lead to lower
+        # depths and cannot form a cycle.
+        if (known is not None and known.depth <= parameter.depth) or self._at_hand(key, parameter.digest):
+            return
+        self._drafts[key] = parameter
+        self._links.pop(key, None)
+        if parameter.previous is not None:
+            self._frontier[parameter.previous].append(key)
 
     def wanted(self) -> list[str]:
         """Blob ids of the previous pointers needed next, each named once."""
@@ -122,40 +145,57 @@ class Planner:
         """The previous pointer `blob`, or None where it cannot be had or is not a valid one."""
         for key in self._frontier.pop(blob, ()):
             draft = self._drafts[key]
-            if draft.parameter.previous != blob:
+            if draft.previous != blob:
                 continue  # a shorter chain to the same value was found since
-            found = None if pointer is None else pointer.by_name.get(draft.parameter.base_name)
-            if found is None or found.spec != draft.parameter.spec or found.depth != draft.parameter.depth - 1:
-                self._orphans[draft.origin.pathname].append(key)
-                continue
-            self._links[key] = found.digest
-            origin = draft.origin
-            self._visit(found, _Origin(origin.pathname, origin.name, origin.steps + 1))
+            found = None if pointer is None else pointer.by_name.get(draft.base_name)
+            if found is not None and found.spec == draft.spec and found.depth == draft.depth - 1:
+                self._links[key] = value_key(found.digest, found.spec)
+                self.add_value(found)
+
+    def broken(self, pathname: bytes) -> list[Parameter]:
+        """The file's parameters whose chain does not reach a self-contained value, once nothing is wanted."""
+        return [
+            parameter
+            for parameter in self._files[pathname].parameters
+            if self.gap(value_key(parameter.digest, parameter.spec)) is not None
+        ]
+
+    def gap(self, key: str) -> Parameter | None:
+        """The value on this one's chain whose previous value was not found; None when the chain is whole."""
+        current: str | None = key
+        while current is not None and current in self._drafts:
+            draft = self._drafts[current]
+            if draft.depth and current not in self._links:
+                return draft
+            current = self._links.get(current)
+        return None
+
+    def shortest(self, key: str) -> Parameter | None:
+        """The entry for this value with the fewest updates below it; None when its chain is not whole."""
+        draft = self._drafts.get(key)
+        return None if draft is None or self.gap(key) is not None else draft
 
     def wanted_lineages(self) -> dict[bytes, RecordRef]:
         """The lineage records needed, by file, once no previous pointer is wanted."""
-        lineages = {pathname: self._files[pathname].lineage for pathname in self._orphans}
-        return {pathname: lineage for pathname, lineage in lineages.items() if lineage is not None}
+        wanted = {pathname: pointer.lineage for pathname, pointer in self._files.items() if self.broken(pathname)}
+        return {pathname: lineage for pathname, lineage in wanted.items() if lineage is not None}
 
     def supply_lineage(self, pathname: bytes, lineage: Lineage | None) -> None:
-        """The lineage of one file, or None where it cannot be had."""
-        for key in self._orphans.pop(pathname, ()):
-            draft = self._drafts[key]
-            if draft.origin.pathname != pathname or draft.parameter.depth == 0 or key in self._links:
-                continue
-            steps = () if lineage is None else lineage.steps.get(draft.origin.name, ())[draft.origin.steps :]
-            if len(steps) != draft.parameter.depth:
-                self._fail_orphan(pathname, draft)
-                continue
+        """The lineage of one file, or None where it cannot be had. Replaces the file's broken chains as a whole."""
+        for parameter in self.broken(pathname):
+            steps = () if lineage is None else lineage.steps.get(parameter.name, ())
+            if not 0 < len(steps) <= MAX_DEPTH:
+                self.fail(pathname, self._no_history(parameter))
+                return
             base: str | None = None
             for step in reversed(steps):
                 ref = RecordRef(step.object, step.record)
-                address = f"{step.update} {ref.object} {ref.record} {draft.parameter.dtype} {base}"
-                node_key = "lineage:" + hashlib.sha256(address.encode()).hexdigest()
-                spec = draft.parameter.spec
-                self._nodes[node_key] = Node(node_key, spec, step.update, ref, base, None, draft.origin.name)
-                base = node_key
-            self._links[key] = base
+                address = f"{step.update} {ref.object} {ref.record} {parameter.dtype} {parameter.shape} {base}"
+                key = "lineage:" + hashlib.sha256(address.encode()).hexdigest()
+                self._nodes[key] = Node(key, parameter.spec, step.update, ref, base, None, parameter.name)
+                base = key
+            self._drafts[value_key(parameter.digest, parameter.spec)] = parameter
+            self._links[value_key(parameter.digest, parameter.spec)] = base
 
     def fail(self, pathname: bytes, error: ThetaError) -> None:
         """This file cannot be rebuilt; the others can."""
@@ -165,40 +205,22 @@ class Planner:
         """The plan, once nothing is wanted any more."""
         plan = Plan(nodes=dict(self._nodes), failed=dict(self._failed))
         for key, draft in self._drafts.items():
-            parameter = draft.parameter
             base = self._links.get(key)
-            if parameter.depth == 0 or base is not None:
-                plan.nodes[key] = Node(
-                    key, parameter.spec, parameter.update, parameter.ref, base, parameter.digest, parameter.name
-                )
+            if draft.depth == 0 or base is not None:
+                plan.nodes[key] = Node(key, draft.spec, draft.update, draft.ref, base, draft.digest, draft.name)
         for pathname, pointer in self._files.items():
             if pathname not in plan.failed:
-                keys = tuple(parameter.digest for parameter in pointer.parameters)
+                keys = tuple(value_key(parameter.digest, parameter.spec) for parameter in pointer.parameters)
                 plan.files[pathname] = FilePlan(pathname, pointer, keys)
         self._count_uses(plan)
         return plan
 
-    def _visit(self, parameter: Parameter, origin: _Origin) -> None:
-        key = parameter.digest
-        known = self._drafts.get(key)
-        # A value that comes back (A, B, A again) is met at several depths: the lowest wins, so links always lead to lower
-        # depths and cannot form a cycle.
-        if (known is not None and known.parameter.depth <= parameter.depth) or self._at_hand(key):
-            return
-        self._drafts[key] = _Draft(parameter, origin)
-        self._links.pop(key, None)
-        if parameter.previous is not None:
-            self._frontier[parameter.previous].append(key)
-
-    def _fail_orphan(self, pathname: bytes, draft: _Draft) -> None:
-        parameter = draft.parameter
-        self.fail(
-            pathname,
-            MissingHistoryError(
-                f"parameter {parameter.name!r}: the previous value is in pointer {parameter.previous}, which neither "
-                "git's history nor the lineage object gives",
-                "run `git fetch --unshallow`, or fetch the objects from a remote that has them",
-            ),
+    def _no_history(self, parameter: Parameter) -> MissingHistoryError:
+        gap = self.gap(value_key(parameter.digest, parameter.spec)) or parameter
+        return MissingHistoryError(
+            f"parameter {parameter.name!r}: its previous value is in pointer {gap.previous}, which git's history does not "
+            "have, and the lineage object does not help",
+            "run `git fetch --unshallow`, or fetch the objects from a remote that has them with `git theta fetch`",
         )
 
     def _count_uses(self, plan: Plan) -> None:
@@ -214,14 +236,3 @@ class Planner:
             if base is not None:
                 plan.uses[base] += 1
                 stack.append(base)
-
-
-def resolve(
-    planner: Planner,
-    pointers: Callable[[Iterable[str]], Mapping[str, Pointer | None]],
-) -> None:
-    """Drive `planner` until no previous pointer is wanted; `pointers` reads some by blob id."""
-    while wanted := planner.wanted():
-        found = pointers(wanted)
-        for blob in wanted:
-            planner.supply(blob, found.get(blob))

@@ -27,7 +27,7 @@ def make_engine() -> tuple[Host, Limits] | None:
         logging.getLogger(__name__).info("theta.daemon is never")
         return None
     limits = Limits(idle_seconds=settings.idle_seconds, memory_bytes=settings.tensor_cache + HEADROOM_BYTES)
-    return Engine(settings), limits
+    return Engine(settings, resident=True), limits
 
 
 if __name__ == "__main__":

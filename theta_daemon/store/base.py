@@ -69,10 +69,11 @@ class ObjectWriter(Protocol):
 
     def write(self, data: Buffer) -> None: ...
 
-    def commit(self) -> tuple[str, int]:
+    def commit(self, expected: str | None = None) -> tuple[str, int]:
         """Make it durable and visible; its id and size. An object that is there already is a success.
 
-        Raises StoreError; then nothing is left under a final name.
+        Raises StoreError, and RecordError when `expected` is given and is not its id; then nothing is left under a final
+        name.
         """
         ...
 

@@ -1,0 +1,195 @@
+"""What a process keeps between sessions: the pool, the caches, the counts. And a session's handler on top of it.
+
+The daemon has one engine for everybody, the in-process filter one for itself; they differ in nothing but how long it lives
+and how much it may remember. Nothing here reads the process's own environment, cwd or umask.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Final
+
+from cachetools import LRUCache
+
+from protocol.events import Command, Request
+from theta_daemon import registry, session
+from theta_daemon.counters import Counters
+from theta_daemon.errors import MissingObjectError, ThetaError
+from theta_daemon.filters.clean import clean
+from theta_daemon.filters.rebuild import Machinery
+from theta_daemon.filters.smudge import Smudger
+from theta_daemon.filters.spool import Spool
+from theta_daemon.filters.workspace import Workspace
+from theta_daemon.history.cache import PointerCache
+from theta_daemon.history.history import History
+from theta_daemon.history.memo import Memo
+from theta_daemon.history.repository import Repository
+from theta_daemon.invocation import Invocation
+from theta_daemon.settings import DaemonMode, Settings, usable_cpus
+from theta_daemon.store.alternates import alternate_roots
+from theta_daemon.store.lfs import LfsStore
+from theta_daemon.store.modes import SharedMode, directory_mode, object_mode
+from theta_daemon.store.pack import Packs
+from theta_daemon.store.tensor_cache import TensorCache
+
+_TRANSIENT_CACHE_BYTES: Final = 256 << 20
+"""A process that ends with its git command remembers no more than this."""
+
+_PROVEN_POINTERS: Final = 4096
+
+
+class Engine:
+    """Serves any number of sessions at once. `resident`: it outlives them, so the whole tensor cache is worth having."""
+
+    def __init__(self, settings: Settings, *, resident: bool = False) -> None:
+        budget = settings.tensor_cache if resident else min(settings.tensor_cache, _TRANSIENT_CACHE_BYTES)
+        self.tensors = TensorCache(budget)
+        self.pointers = PointerCache()
+        self.counters = Counters()
+        self._workers = settings.workers or usable_cpus()
+        self._pool = ThreadPoolExecutor(self._workers, "theta-worker")
+        self._proven = ProvenPointers(_PROVEN_POINTERS)
+
+    def accepts(self, invocation: Invocation) -> str | None:
+        """A reason not to serve this caller, or None."""
+        try:
+            repository = Repository.discover(invocation)
+            settings = Settings.load(repository.config, invocation.env, repository.top)
+        except ThetaError as error:
+            return error.message  # the in-process filter says it to the user
+        return "theta.daemon is never" if settings.daemon is DaemonMode.NEVER else None
+
+    def serve(
+        self,
+        invocation: Invocation,
+        stdin_fd: int,
+        stdout_fd: int,
+        stderr_fd: int,
+        cancelled: threading.Event | None = None,
+    ) -> int:
+        """One whole conversation with git; the exit status of the filter process."""
+
+        def report(text: str) -> None:
+            os.write(stderr_fd, f"theta-daemon: {text}\n".encode(errors="backslashreplace"))
+
+        cancelled = cancelled or threading.Event()
+        try:
+            with self.workspace(invocation, report, stderr_fd, cancelled) as workspace:
+                return session.run(stdin_fd, stdout_fd, _Handler(workspace), report, cancelled)
+        except ThetaError as error:
+            report(error.describe())
+            return 1
+
+    @contextmanager
+    def workspace(
+        self,
+        invocation: Invocation,
+        report: Callable[[str], None],
+        stderr_fd: int | None = None,
+        cancelled: threading.Event | None = None,
+    ) -> Iterator[Workspace]:
+        """The means of one session. Raises RepositoryError, ConfigError."""
+        repository = Repository.discover(invocation)
+        settings = Settings.load(repository.config, invocation.env, repository.top)
+        shared = SharedMode.parse(repository.shared_mode)
+        counters = Counters(self.counters)
+        store = LfsStore(
+            repository.objects_dir,
+            umask=invocation.umask,
+            shared=shared,
+            fsync=settings.fsync,
+            alternates=alternate_roots(repository.common_dir, invocation.env.get("GIT_ALTERNATE_OBJECT_DIRECTORIES")),
+        )
+        packs = Packs(store)
+        known = registry.registry()
+        memo = Memo(
+            repository.scratch_dir / "memo.sqlite",
+            mode=object_mode(invocation.umask, shared) | 0o600,
+            directory_mode=directory_mode(invocation.umask, shared) | 0o700,
+        )
+        history = History(repository, invocation, self.pointers, counters, stderr_fd)
+        machinery = Machinery(self._pool, self.tensors, packs, known.update, counters, cancelled or threading.Event())
+        try:
+            yield Workspace(
+                invocation,
+                settings,
+                repository,
+                history,
+                store,
+                memo,
+                known,
+                machinery,
+                self._proven,
+                report,
+                _no_fetch,
+            )
+        finally:
+            history.close()
+            packs.close()
+            memo.close()
+
+    def status(self) -> dict[str, object]:
+        """Caches and counts as JSON values."""
+        return {
+            "workers": self._workers,
+            "tensor_cache": asdict(self.tensors.stats()),
+            "pointer_cache": asdict(self.pointers.stats()),
+            "counters": self.counters.snapshot(),
+        }
+
+    def busy(self) -> bool:
+        """Nothing outlives a session."""
+        return False
+
+    def close(self) -> None:
+        """End the pool."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class ProvenPointers:
+    """A bounded set of blob ids. Thread-safe."""
+
+    def __init__(self, limit: int) -> None:
+        self._lock = threading.Lock()
+        self._ids: LRUCache[str, bool] = LRUCache(limit)
+
+    def __contains__(self, blob_id: object) -> bool:
+        with self._lock:
+            return blob_id in self._ids
+
+    def add(self, blob_id: str) -> None:
+        """Remember it."""
+        with self._lock:
+            self._ids[blob_id] = True
+
+
+class _Handler:
+    """Answers git's requests for one session (`session.Handler`)."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._smudger = Smudger(workspace)
+
+    def open_sink(self, request: Request) -> Spool:
+        return Spool(self._workspace.repository.common_dir)
+
+    def answer(self, request: Request, sink: Spool) -> session.Content | session.Delayed:
+        if request.command is Command.CLEAN:
+            return [clean(self._workspace, request.pathname, sink)]
+        content = self._smudger.smudge(request, sink)
+        return session.Delayed.DELAYED if content is None else content
+
+    def available(self) -> list[bytes]:
+        return self._smudger.available()
+
+    def close(self) -> None:
+        self._smudger.close()
+
+
+def _no_fetch(objects: Mapping[str, int]) -> Mapping[str, ThetaError]:
+    return {oid: MissingObjectError("no remote is configured") for oid in objects}

@@ -1,0 +1,281 @@
+"""From a value to the smallest record that gives it back bit for bit.
+
+Whatever form is chosen, the record is decoded again and compared with the value before it counts; a form that does not
+hold falls to the next, and dense always holds. The choice depends on the value, the previous value and the settings alone,
+never on threads or caches.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final, NoReturn, Protocol, TypeVar
+
+import numpy as np
+from blake3 import blake3
+
+from theta_daemon.errors import RecordError, ThetaError
+from theta_daemon.filters.chain import Chain
+from theta_daemon.filters.digests import OrderedDigest
+from theta_daemon.pointer import Parameter
+from theta_daemon.store.base import BytesRecord
+from theta_daemon.tensor import Buffer, TensorSpec, Words
+from theta_daemon.updates.base import ChunkedUpdate, Hint, Update, chunked_trailer
+from theta_daemon.updates.choose import encode_forms, smallest, totals
+from theta_daemon.updates.constant import Constant
+
+R = TypeVar("R")
+
+WHOLE_BYTES: Final = 8 << 20
+"""Values up to this size are encoded by one task."""
+
+KEPT_BYTES: Final = 64 << 20
+"""Up to this size every form of a value is encoded in full to find the smallest; beyond it, of a sample of chunks."""
+
+_SAMPLE_CHUNKS: Final = 16
+_AHEAD_CHUNKS: Final = 8
+_BUILT_IN: Final = frozenset({"dense", "constant", "sparse", "delta"})
+
+ReadWords = Callable[[int, int], Words]
+"""Words [start:stop] of the value that is being added."""
+
+
+class Updates(Protocol):
+    """The registry, as far as it is needed here."""
+
+    def update(self, name: str) -> Update: ...
+
+    def automatic_updates(self) -> list[Update]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Previous:
+    """The value that an incremental update may build on: its entry in pointer `blob`, and how to read it."""
+
+    parameter: Parameter
+    blob: str
+    chain: Chain
+
+
+@dataclass(slots=True)
+class Encoded:
+    """A record to be written. `parts` may compute while it is iterated; `failed` is then set where it did not hold."""
+
+    update: str
+    incremental: bool
+    parts: Iterable[Buffer]
+    candidates: dict[str, int] = field(default_factory=dict)
+    failed: bool = False
+
+
+class Encoder:
+    """Chooses and encodes; `pool` runs the chunks of large values (never call `large` from one of its workers)."""
+
+    def __init__(self, updates: Updates, pool: ThreadPoolExecutor, max_depth: int) -> None:
+        self._updates = updates
+        self._pool = pool
+        self._max_depth = max_depth
+        self._constant = Constant()
+
+    def whole(self, spec: TensorSpec, value: Words, previous: Previous | None, hint: Hint | None = None) -> Encoded:
+        """The record for a value in memory; for workers. Raises HintError for a hint of an unknown type."""
+        before = self._read_previous(spec, previous)
+        if hint is not None:
+            hinted = self._whole_form(self._updates.update(hint.update), spec, value, before, hint)
+            if hinted is not None and (not hinted.incremental or self._deep_enough(previous)):
+                return hinted
+        element = self._constant.element(spec, value)
+        if element is not None:
+            return Encoded("constant", False, [self._constant.record(spec, element)])
+        if not self._deep_enough(previous):
+            before = None
+        spans = list(spec.spans())
+
+        def forms(base: Words | None) -> list[dict[str, bytes]]:
+            return [self._forms(spec, value[a:b], None if base is None else base[a:b]) for a, b in spans]
+
+        encoded = self._best(spec, forms(before), previous)
+        if encoded is None:
+            encoded = self._best(spec, forms(None), None) or _unreachable()
+        for update in self._updates.automatic_updates():
+            if update.name not in _BUILT_IN:
+                other = self._whole_form(update, spec, value, before, None)
+                if other is not None and sum(map(len, other.parts)) < sum(map(len, encoded.parts)):
+                    encoded = other
+        return encoded
+
+    def large(self, spec: TensorSpec, read: ReadWords, previous: Previous | None) -> Encoded:
+        """The record for a value of many chunks, by the pool; for session threads."""
+        constant = self._large_constant(spec, read)
+        if constant is not None:
+            return constant
+        before = previous if self._deep_enough(previous) and self._proven(spec, previous) else None
+        spans = list(spec.spans())
+        everything = spec.nbytes <= KEPT_BYTES
+        step = 1 if everything else -(-len(spans) // _SAMPLE_CHUNKS)
+
+        def forms(start: int, stop: int) -> dict[str, bytes]:
+            return self._forms(spec, read(start, stop), _fill(spec, before, start, stop))
+
+        sample = spans[step // 2 :: step]
+        best = self._best(spec, list(self._map(forms, sample)), before)
+        if best is None:
+            before = None
+            best = self._best(spec, list(self._map(forms, sample)), None) or _unreachable()
+        if everything:
+            return best
+        update = self._updates.update(best.update)
+        if not isinstance(update, ChunkedUpdate):
+            raise TypeError(f"{update.name} cannot be written chunk by chunk")
+        encoded = Encoded(best.update, best.incremental, [], best.candidates)
+        encoded.parts = self._stream(encoded, update, spec, read, before)
+        return encoded
+
+    def dense(self, spec: TensorSpec, read: ReadWords) -> Encoded:
+        """The record of last resort for a large value."""
+        update = self._updates.update("dense")
+        encoded = Encoded("dense", False, [])
+        if isinstance(update, ChunkedUpdate):
+            encoded.parts = self._stream(encoded, update, spec, read, None)
+        return encoded
+
+    def _stream(
+        self, encoded: Encoded, update: ChunkedUpdate, spec: TensorSpec, read: ReadWords, before: Previous | None
+    ) -> Iterator[Buffer]:
+        def encode(start: int, stop: int) -> bytes | None:
+            value = read(start, stop)
+            previous = _fill(spec, before, start, stop) if update.incremental else None
+            part = update.encode_chunk(spec, value, previous)
+            return part if part is not None and _holds(update, spec, part, value, previous) else None
+
+        lengths = []
+        for part in self._map(encode, list(spec.spans())):
+            if part is None:
+                encoded.failed = True
+                return
+            lengths.append(len(part))
+            yield part
+        yield chunked_trailer(spec, lengths)
+
+    def _best(self, spec: TensorSpec, chunks: Sequence[dict[str, bytes]], previous: Previous | None) -> Encoded | None:
+        """The smallest of the forms that all chunks have; None if that would make a chain longer than it is worth.
+
+        `chunks` may be a sample of all, and `parts` are then only the sample's.
+        """
+        lengths = [{name: len(part) for name, part in chunk.items()} for chunk in chunks]
+        sizes = totals(lengths)
+        name = smallest(lengths)
+        if name != "dense" and previous is not None and chunks:
+            # Updates that are together larger than the value itself are no gain. Half the raw size stands for the dense
+            # size where that was not worked out: a dense record is hardly ever smaller.
+            chain = previous.parameter.chain_bytes + sizes[name] * spec.chunks // len(chunks)
+            if chain > sizes.get("dense", spec.nbytes // 2):
+                return None
+        parts: list[Buffer] = [chunk[name] for chunk in chunks]
+        parts.append(chunked_trailer(spec, [len(part) for part in parts]))
+        return Encoded(name, name != "dense", parts, sizes)
+
+    def _forms(self, spec: TensorSpec, value: Words, previous: Words | None) -> dict[str, bytes]:
+        """The forms of one chunk that give it back."""
+        forms = encode_forms(spec, value, previous)
+        kept = {}
+        for name, part in forms.items():
+            update = self._updates.update(name)
+            if isinstance(update, ChunkedUpdate) and _holds(update, spec, part, value, previous):
+                kept[name] = part
+        if not kept:
+            raise RecordError("a value could not be encoded so that it comes back", "report this as a bug")
+        return kept
+
+    def _whole_form(
+        self, update: Update, spec: TensorSpec, value: Words, previous: Words | None, hint: Hint | None
+    ) -> Encoded | None:
+        """`update`'s record of the value if it gives the value back."""
+        if update.incremental and previous is None:
+            return None
+        before = previous if update.incremental else None
+        record = update.encode(spec, value, before, hint)
+        if record is None:
+            return None
+        words = np.empty_like(value) if before is None else before.copy()
+        update.open(spec, BytesRecord(record)).apply(0, spec.words, words)
+        if not np.array_equal(words, value):
+            return None
+        return Encoded(update.name, update.incremental, [record], {update.name: len(record)})
+
+    def _read_previous(self, spec: TensorSpec, previous: Previous | None) -> Words | None:
+        """The whole previous value, if it can be had and is the one that was added."""
+        if previous is None:
+            return None
+        words = np.empty(spec.words, spec.dtype.word_dtype)
+        try:
+            previous.chain.fill(spec, 0, spec.words, words)
+        except ThetaError:
+            return None
+        return words if blake3(words.view(np.uint8).data).hexdigest() == previous.parameter.digest else None
+
+    def _proven(self, spec: TensorSpec, previous: Previous | None) -> bool:
+        """Whether a large previous value can be had and is the one that was added."""
+        if previous is None or not previous.chain.chunked:
+            return False
+        digest = OrderedDigest(spec.chunks)
+
+        def fill(start: int, stop: int) -> None:
+            words = np.empty(stop - start, spec.dtype.word_dtype)
+            previous.chain.fill(spec, start, stop, words)
+            digest.put(spec.chunk_index(start), words.view(np.uint8).data)
+
+        try:
+            for _ in self._map(fill, list(spec.spans())):
+                pass
+        except ThetaError:
+            return False
+        return digest.hexdigest() == previous.parameter.digest
+
+    def _large_constant(self, spec: TensorSpec, read: ReadWords) -> Encoded | None:
+        element: bytes | None = None
+        for start, stop in spec.spans():
+            found = self._constant.element(spec, read(start, stop))
+            if found is None or (element is not None and found != element):
+                return None
+            element = found
+        return None if element is None else Encoded("constant", False, [self._constant.record(spec, element)])
+
+    def _deep_enough(self, previous: Previous | None) -> bool:
+        """Whether there is a previous value with room for one more update on top."""
+        return previous is not None and previous.parameter.depth < self._max_depth
+
+    def _map(self, call: Callable[[int, int], R], spans: Sequence[tuple[int, int]]) -> Iterator[R]:
+        """`call` over `spans` in order, a few ahead."""
+        window: deque[Future[R]] = deque()
+        try:
+            for span in spans:
+                window.append(self._pool.submit(call, *span))
+                if len(window) > _AHEAD_CHUNKS:
+                    yield window.popleft().result()
+            while window:
+                yield window.popleft().result()
+        finally:
+            for future in window:
+                future.cancel()
+
+
+def _fill(spec: TensorSpec, previous: Previous | None, start: int, stop: int) -> Words | None:
+    if previous is None:
+        return None
+    words = np.empty(stop - start, spec.dtype.word_dtype)
+    previous.chain.fill(spec, start, stop, words)
+    return words
+
+
+def _holds(update: ChunkedUpdate, spec: TensorSpec, part: bytes, value: Words, previous: Words | None) -> bool:
+    """Whether `part` gives `value` back."""
+    words = previous.copy() if update.incremental and previous is not None else np.empty_like(value)
+    update.decode_chunk(spec, part, words)
+    return np.array_equal(words, value)
+
+
+def _unreachable() -> NoReturn:
+    raise AssertionError("without a previous value dense is always the best form")

@@ -1,0 +1,83 @@
+"""Smudge: from a pointer to its checkpoint, at once or with the whole checkout's batch.
+
+What is no pointer passes through unchanged. A valid pointer is delayed where git allows it, except where the path is
+unmerged: git crashes when a filter delays while it writes out a conflict. Keyed by pathname, as git asks again by pathname.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from protocol.events import Request
+from theta_daemon.filters.batch import Batch, Prepared, Wanted
+from theta_daemon.filters.spool import Spool
+from theta_daemon.filters.workspace import Workspace
+from theta_daemon.pointer import MAX_POINTER_BYTES, PREFIX
+from theta_daemon.tensor import Buffer
+
+_PIECE_BYTES: Final = 1 << 20
+
+
+class Smudger:
+    """One session's checkouts, one round after the other."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._delayed: dict[bytes, Wanted] = {}
+        self._batch: Batch | None = None
+
+    def smudge(self, request: Request, payload: Spool) -> Iterator[Buffer] | None:
+        """The file's bytes, or None: the answer comes with the batch. Raises ThetaError."""
+        if payload.size == 0:
+            if self._batch is not None and request.pathname in self._batch:
+                return self._batch.content(request.pathname)
+            return iter(())
+        wanted = self._pointer(payload)
+        if wanted is None:
+            return _unchanged(payload)
+        if request.can_delay and not self._unmerged(request.pathname):
+            self._delayed[request.pathname] = wanted
+            return None
+        return Prepared(self._workspace, {request.pathname: wanted}).stream(request.pathname)
+
+    def available(self) -> list[bytes]:
+        """Delayed files that can be had now; empty when none is left, and the round is over."""
+        if self._batch is None:
+            if not self._delayed:
+                return []
+            delayed, self._delayed = self._delayed, {}
+            self._batch = Batch(self._workspace, delayed)
+        pathnames = self._batch.next()
+        if not pathnames:
+            self.close()
+        return pathnames
+
+    def close(self) -> None:
+        """Forget the round."""
+        if self._batch is not None:
+            self._batch.close()
+        self._batch = None
+
+    def _pointer(self, payload: Spool) -> Wanted | None:
+        """The pointer in the payload, unless it shall stay as it is."""
+        blob, pointer = None, None
+        if payload.size <= MAX_POINTER_BYTES and bytes(payload.read(0, min(len(PREFIX), payload.size))) == PREFIX:
+            if self._workspace.settings.skip_smudge:
+                return None
+            blob, pointer = self._workspace.history.pointer_of(bytes(payload.read(0, payload.size)))
+        if blob is None or pointer is None:
+            self._workspace.report(
+                "not a theta pointer; written as it is (`git add --renormalize` converts checkpoints)"
+            )
+            return None
+        return Wanted(blob, pointer)
+
+    def _unmerged(self, pathname: bytes) -> bool:
+        entry = self._workspace.history.index_entry(pathname)
+        return entry is not None and entry.unmerged
+
+
+def _unchanged(payload: Spool) -> Iterator[Buffer]:
+    for offset in range(0, payload.size, _PIECE_BYTES):
+        yield payload.read(offset, min(_PIECE_BYTES, payload.size - offset))

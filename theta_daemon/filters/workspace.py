@@ -1,0 +1,87 @@
+"""Everything one session works with: its caller, its repository, and its share of the process's machinery."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from theta_daemon.errors import PointerError, ThetaError
+from theta_daemon.filters.plan import Plan, Planner
+from theta_daemon.filters.rebuild import Machinery
+from theta_daemon.history import lineage
+from theta_daemon.history.history import History
+from theta_daemon.history.memo import Memo
+from theta_daemon.history.repository import Repository
+from theta_daemon.invocation import Invocation
+from theta_daemon.pointer import Pointer, RecordRef
+from theta_daemon.registry import Registry
+from theta_daemon.settings import Settings
+from theta_daemon.store.lfs import LfsStore
+
+
+class Proven(Protocol):
+    """Pointers whose whole file was once rebuilt to its digest, by blob id: afterwards the values' digests suffice."""
+
+    def __contains__(self, blob_id: object) -> bool: ...
+
+    def add(self, blob_id: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """A session's means. `report` shows one message to the person who runs git."""
+
+    invocation: Invocation
+    settings: Settings
+    repository: Repository
+    history: History
+    store: LfsStore
+    memo: Memo
+    registry: Registry
+    machinery: Machinery
+    proven: Proven
+    report: Callable[[str], None]
+    fetch: Callable[[Mapping[str, int]], Mapping[str, ThetaError]]
+    """Brings these objects (sizes by id) into the store in one go; says why for those that could not be had."""
+
+    def pointers(self, blob_ids: Iterable[str]) -> dict[str, Pointer | None]:
+        """Previous pointers by blob id; None for what cannot be had or breaks a rule."""
+        return {blob: self.pointer(blob) for blob in blob_ids}
+
+    def pointer(self, blob_id: str) -> Pointer | None:
+        """One previous pointer, or None."""
+        try:
+            return self.history.pointer(blob_id)
+        except PointerError:
+            return None
+
+    def resolve(self, planner: Planner) -> None:
+        """Walk back through git's history until nothing is wanted."""
+        while wanted := planner.wanted():
+            for blob, pointer in self.pointers(wanted).items():
+                planner.supply(blob, pointer)
+
+    def supply_lineages(self, planner: Planner) -> None:
+        """Give `planner` the lineages it wants, as far as their objects are here."""
+        for pathname, ref in planner.wanted_lineages().items():
+            planner.supply_lineage(pathname, self._lineage(ref))
+
+    def cached_values(self, plan: Plan) -> dict[str, memoryview]:
+        """The values of `plan` that the tensor cache has, by key."""
+        values = {}
+        for key, node in plan.nodes.items():
+            if node.digest is not None and node.digest in self.machinery.tensors:
+                value = self.machinery.tensors.get(node.digest)
+                if value is not None and value.nbytes == node.spec.nbytes:
+                    values[key] = value
+        return values
+
+    def _lineage(self, ref: RecordRef) -> lineage.Lineage | None:
+        try:
+            record = self.machinery.records.record(ref)
+            found = lineage.decode(record.read(0, record.length))
+        except ThetaError:
+            return None
+        self.machinery.counters.add("lineages_read")
+        return found
