@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.daemons import no_daemon_is_left, runtime_dir
 from tests.gitrepo import GitRepo
+
+__all__ = ["no_daemon_is_left", "runtime_dir"]  # fixtures, for every folder below
 
 settings.register_profile("suite", deadline=None, max_examples=60)  # shared machines have no steady clock
 settings.load_profile("suite")
