@@ -16,19 +16,19 @@ Knows no git: who calls says where the root is and what the modes are.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import secrets
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import BufferedWriter, FileIO
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from theta_daemon.errors import MissingObjectError, RecordError, StoreError
 from theta_daemon.store.base import OBJECT_ID, ObjectReader, ObjectStore, ObjectWriter, object_id
+from theta_daemon.store.disk import FileReader, fsync_directory, store_error
 from theta_daemon.store.modes import SharedMode, make_directories, object_mode
 from theta_daemon.tensor import Buffer
 
@@ -37,20 +37,6 @@ _TEMPORARY_PREFIX: Final = "theta-"
 _TEMPORARY_SUFFIX: Final = ".tmp"
 _OLD_SECONDS: Final = 24 * 3600
 """Temporary files older than this belong to nobody who is still alive."""
-
-_HINTS: Final = {
-    errno.ENOSPC: "free some space on that file system, then run the command again",
-    errno.EDQUOT: "the disk quota is used up; free some space, then run the command again",
-    errno.EROFS: "the file system is read-only; mount it writable, then run the command again",
-    errno.EACCES: "check who owns the folder and its permissions, then run the command again",
-    errno.EPERM: "check who owns the folder and its permissions, then run the command again",
-}
-
-
-def store_error(doing: str, path: Path, error: OSError) -> StoreError:
-    """The StoreError for an OSError at `path`: names the path, the reason and the remedy."""
-    reason = error.strerror or str(error)
-    return StoreError(f"cannot {doing} {path}: {reason}", _HINTS.get(error.errno or 0))
 
 
 class LfsStore(ObjectStore):
@@ -71,6 +57,25 @@ class LfsStore(ObjectStore):
         self._fsync = fsync
         self._alternates = tuple(alternates)
         self._swept = False
+
+    def settings(self) -> dict[str, Any]:
+        """What another process needs to open the same store (`from_settings`), as JSON values."""
+        shared = None if self._shared is None else [self._shared.bits, self._shared.replaces]
+        alternates = [str(path) for path in self._alternates]
+        fields = {"umask": self._umask, "shared": shared, "fsync": self._fsync, "alternates": alternates}
+        return {"root": str(self.root), **fields}
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> LfsStore:
+        """The store that `settings` describes."""
+        shared = settings["shared"]
+        return cls(
+            Path(settings["root"]),
+            umask=settings["umask"],
+            shared=None if shared is None else SharedMode(*shared),
+            fsync=settings["fsync"],
+            alternates=[Path(path) for path in settings["alternates"]],
+        )
 
     def path(self, oid: str) -> Path:
         """Where the object is, or would be written. Raises PointerError for what is no object id."""
@@ -164,48 +169,6 @@ class LfsStore(ObjectStore):
         return object_mode(self._umask, self._shared)
 
 
-class FileReader:
-    """An ObjectReader on a descriptor that it owns. Dropping the last reference closes it, so that a cache can forget a
-    reader while another thread still reads from it.
-    """
-
-    def __init__(self, fd: int, path: Path) -> None:
-        self._fd = fd
-        self._path = path
-        status = os.fstat(fd)
-        self.regular = stat.S_ISREG(status.st_mode)
-        self._size = status.st_size
-
-    @property
-    def size(self) -> int:
-        return self._size
-
-    def read(self, offset: int, length: int) -> bytes:
-        if offset < 0 or length < 0 or offset + length > self._size:
-            raise RecordError(f"{self._path} ends before byte {offset + length}", _DAMAGED)
-        try:
-            data = os.pread(self._fd, length, offset)
-            while len(data) < length:  # the kernel gives at most 2 GiB at once
-                more = os.pread(self._fd, length - len(data), offset + len(data))
-                if not more:
-                    raise RecordError(f"{self._path} was cut short to {offset + len(data)} bytes", _DAMAGED)
-                data += more
-        except OSError as error:
-            raise store_error("read object", self._path, error) from error
-        return data
-
-    def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        self.close()
-
-
-_DAMAGED: Final = "the object is damaged: remove the file and fetch it again with `git theta fetch`"
-
-
 class _LfsWriter(ObjectWriter):
     def __init__(self, store: LfsStore, directory: Path) -> None:
         self._store = store
@@ -230,10 +193,13 @@ class _LfsWriter(ObjectWriter):
         self._hash.update(data)
         self._size += memoryview(data).nbytes
 
-    def commit(self) -> tuple[str, int]:
+    def commit(self, expected: str | None = None) -> tuple[str, int]:
         if self._file is None:
             raise ValueError("this object is committed or aborted")
         oid = self._hash.hexdigest()
+        if expected not in (None, oid):
+            self.abort()
+            raise RecordError(f"what came as object {expected} is another one, {oid}")
         try:
             self._file.flush()
             os.fchmod(self._file.fileno(), self._store._mode())
@@ -260,19 +226,6 @@ class _LfsWriter(ObjectWriter):
     def __del__(self) -> None:
         if hasattr(self, "_file"):
             self.abort()
-
-
-def fsync_directory(directory: Path) -> None:
-    """Make the names in `directory` durable. Raises StoreError."""
-    try:
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems cannot, and need not
-            raise store_error("make durable", directory, error) from error
 
 
 def _place(root: Path, oid: str) -> Path:

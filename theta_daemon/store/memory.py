@@ -65,12 +65,14 @@ class _MemoryWriter(ObjectWriter):
             raise ValueError("this object is committed or aborted")
         self._parts.append(bytes(data))
 
-    def commit(self) -> tuple[str, int]:
+    def commit(self, expected: str | None = None) -> tuple[str, int]:
         if self._parts is None:
             raise ValueError("this object is committed or aborted")
         data = b"".join(self._parts)
         self._parts = None
         oid = hashlib.sha256(data).hexdigest()
+        if expected not in (None, oid):
+            raise RecordError(f"what came as object {expected} is another one, {oid}")
         self._store.objects[oid] = data
         return oid, len(data)
 
