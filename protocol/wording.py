@@ -32,6 +32,7 @@ from protocol.states import State
 
 _ID: Final = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _LIST_AVAILABLE: Final = b"list_available_blobs"
+_GIT_ORDER: Final = (b"clean", b"smudge", b"delay")
 
 
 def encode(event: Event) -> list[Buffer]:
@@ -44,7 +45,7 @@ def encode(event: Event) -> list[Buffer]:
         case Greeting(role, versions):
             return [pktline.lines([role.value, *(b"version=%d" % number for number in sorted(versions))])]
         case Capabilities(names):
-            return [pktline.lines(b"capability=" + name for name in sorted(names))]
+            return [pktline.lines(b"capability=" + name for name in sorted(names, key=_rank))]
         case Request():
             return [pktline.lines(_request_lines(event))]
         case ListAvailable():
@@ -82,6 +83,11 @@ def decode(state: State, lines: Sequence[bytes]) -> Event:
             return Verdict(status)
         case _:
             raise AssertionError(state)
+
+
+def _rank(name: bytes) -> tuple[int, bytes]:
+    """Capabilities in git's own order."""
+    return _GIT_ORDER.index(name) if name in _GIT_ORDER else len(_GIT_ORDER), name
 
 
 def _pairs(lines: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:

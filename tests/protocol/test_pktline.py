@@ -1,0 +1,123 @@
+"""Packets: lengths, newlines, and content that is never copied."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.errors import LocalProtocolError
+from protocol.pktline import FLUSH, MAX_PAYLOAD, Buffer, Mark, PacketReader, frames, line, lines
+
+
+def contents(reader: PacketReader) -> bytes | None:
+    """The pieces up to the flush, joined; None when the flush is not there."""
+    joined = b""
+    while not isinstance(piece := reader.content(), Mark):
+        assert piece
+        joined += piece
+    return joined if piece is Mark.FLUSH else None
+
+
+@given(st.binary(max_size=50))
+def test_a_line_loses_exactly_one_newline(text: bytes) -> None:
+    """Whatever is in it, newlines at its end included, comes back."""
+    reader = PacketReader()
+    reader.feed(line(text))
+    assert reader.line() == text
+    assert reader.between_packets
+
+
+def test_a_line_may_come_without_a_newline() -> None:
+    """git's documentation says that lines end in one; who forgets it is understood."""
+    reader = PacketReader()
+    reader.feed(b"0007abc")
+    assert reader.line() == b"abc"
+
+
+def test_a_line_that_does_not_fit_is_refused() -> None:
+    """The newline counts."""
+    assert len(line(b"x" * (MAX_PAYLOAD - 1))) == 65520
+    with pytest.raises(LocalProtocolError):
+        line(b"x" * MAX_PAYLOAD)
+
+
+@pytest.mark.parametrize("size", [0, 1, MAX_PAYLOAD - 1, MAX_PAYLOAD, MAX_PAYLOAD + 1, 3 * MAX_PAYLOAD, 200_001])
+def test_content_of_any_size_comes_back(size: int) -> None:
+    """Around the packet's limit above all."""
+    data = bytes(index % 251 for index in range(size))
+    packed = list(frames(data))
+    assert all(len(payload) <= MAX_PAYLOAD for payload in packed[1::2])
+    reader = PacketReader()
+    reader.feed(b"".join(packed) + FLUSH)
+    assert contents(reader) == data
+
+
+def test_content_is_sent_without_a_copy() -> None:
+    """Every second buffer is a view of the very memory that was given, whatever its item type."""
+    memory = bytearray(3 * MAX_PAYLOAD + 4)
+    memory = memory[: len(memory) - len(memory) % 8]
+    packed = list(frames(memoryview(memory).cast("Q")))
+    memory[:] = b"\x07" * len(memory)
+    assert b"".join(packed[1::2]) == memory
+    assert [bytes(header) for header in packed[::2]] == [b"fff0"] * 3 + [b"%04x" % (len(memory) - 3 * MAX_PAYLOAD + 4)]
+
+
+def test_content_is_received_without_a_copy() -> None:
+    """A piece is a view of the buffer that was fed, also in the middle of a packet."""
+    buffer = bytearray(b"0008ab")
+    reader = PacketReader()
+    reader.feed(buffer)
+    piece = reader.content()
+    assert isinstance(piece, memoryview)
+    buffer[4:6] = b"xy"
+    assert bytes(piece) == b"xy"
+    assert reader.content() is Mark.MORE
+    reader.feed(b"cd0000")
+    assert contents(reader) == b"cd"
+
+
+@given(
+    payloads=st.lists(st.binary(max_size=20), max_size=8),
+    places=st.lists(st.integers(0, 200), max_size=30),
+)
+def test_any_cut_gives_the_same_content(payloads: list[bytes], places: list[int]) -> None:
+    """Empty packets too: they end nothing."""
+    raw = b"".join(b"%04x" % (len(payload) + 4) + payload for payload in payloads) + FLUSH
+    reader, joined, ended = PacketReader(), b"", 0
+    for start, stop in zip([0, *sorted(places)], [*sorted(places), len(raw)], strict=True):
+        buffer = bytearray(raw[start:stop])
+        reader.feed(buffer)
+        while not isinstance(piece := reader.content(), Mark):
+            joined += piece
+        ended += piece is Mark.FLUSH
+        buffer[:] = b"\xff" * len(buffer)
+    assert joined == b"".join(payloads)
+    assert ended == 1
+    assert reader.between_packets
+
+
+def test_a_list_ends_in_a_flush() -> None:
+    """An empty list is nothing but that."""
+    assert lines([]) == b"0000"
+    assert lines([b"a", b"b\n"]) == b"0006a\n0007b\n\n0000"
+
+
+@pytest.mark.parametrize("header", [b"000F", b"000f"])
+def test_the_case_of_a_length_does_not_matter(header: bytes) -> None:
+    """git reads both."""
+    reader = PacketReader()
+    reader.feed(header + b"eleven byte" + FLUSH)
+    assert contents(reader) == b"eleven byte"
+
+
+def test_detached_bytes_survive_their_buffer() -> None:
+    """After `detach` the caller may use its buffer again."""
+    buffer: Buffer = bytearray(line(b"first") + line(b"second"))
+    reader = PacketReader()
+    reader.feed(buffer)
+    assert reader.line() == b"first"
+    reader.detach()
+    assert isinstance(buffer, bytearray)
+    buffer[:] = b"\xff" * len(buffer)
+    assert reader.line() == b"second"
