@@ -140,16 +140,16 @@ class Batch:
         self._large = [pathname for pathname in good if files[pathname].pointer.size > PROVE_BYTES]
         self._groups = list(_groups(small, files))
         self._proving: Future[list[bytes]] | None = None
-        self._last = False
+        self._told_failed = False
 
     def __contains__(self, pathname: bytes) -> bool:
         return pathname in self._sources
 
     def next(self) -> list[bytes]:
         """The files to hand back now; empty when all have been."""
-        if len(self._files) == 1 and not self._failed and not self._last:
-            self._last = True
-            return list(self._files)
+        if len(self._files) == 1 and self._groups:
+            # Nothing else could be spared by proving it first.
+            return self._groups.pop()
         while self._groups or self._proving is not None:
             proven = self._prove_next()
             if proven:
@@ -157,8 +157,8 @@ class Batch:
         if self._large:
             large, self._large = self._large, []
             return large
-        if self._failed and not self._last:
-            self._last = True
+        if self._failed and not self._told_failed:
+            self._told_failed = True
             return sorted(self._failed)
         return []
 
