@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -19,7 +19,7 @@ from cachetools import LRUCache
 from protocol.events import Command, Request
 from theta_daemon import registry, session
 from theta_daemon.counters import Counters
-from theta_daemon.errors import MissingObjectError, ThetaError
+from theta_daemon.errors import ThetaError
 from theta_daemon.filters.clean import clean
 from theta_daemon.filters.rebuild import Machinery
 from theta_daemon.filters.smudge import Smudger
@@ -36,6 +36,7 @@ from theta_daemon.store.lfs import LfsStore
 from theta_daemon.store.modes import SharedMode, directory_mode, object_mode
 from theta_daemon.store.pack import Packs
 from theta_daemon.store.tensor_cache import TensorCache
+from theta_daemon.transfer import Transfer
 
 _TRANSIENT_CACHE_BYTES: Final = 256 << 20
 """A process that ends with its git command remembers no more than this."""
@@ -113,7 +114,9 @@ class Engine:
             directory_mode=directory_mode(invocation.umask, shared) | 0o700,
         )
         history = History(repository, invocation, self.pointers, counters, stderr_fd)
-        machinery = Machinery(self._pool, self.tensors, packs, known.update, counters, cancelled or threading.Event())
+        cancelled = cancelled or threading.Event()
+        machinery = Machinery(self._pool, self.tensors, packs, known.update, counters, cancelled)
+        transfer = Transfer(repository, settings, store, counters, stderr_fd, cancelled)
         try:
             yield Workspace(
                 invocation,
@@ -126,7 +129,7 @@ class Engine:
                 machinery,
                 self._proven,
                 report,
-                _no_fetch,
+                transfer.fetch,
             )
         finally:
             history.close()
@@ -189,7 +192,3 @@ class _Handler:
 
     def close(self) -> None:
         self._smudger.close()
-
-
-def _no_fetch(objects: Mapping[str, int]) -> Mapping[str, ThetaError]:
-    return {oid: MissingObjectError("no remote is configured") for oid in objects}

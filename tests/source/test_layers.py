@@ -17,6 +17,7 @@ LAYERS = [
     {"codec"},
     {"settings", "store", "updates", "formats", "registry", "testing"},
     {"history"},
+    {"transfer"},
     {"filters"},
     {"engine"},
     {"session"},
