@@ -39,7 +39,7 @@ class GitSide:
 
     def __init__(self, to_filter: int, from_filter: int) -> None:
         self.connection = GitConnection()
-        self._fds = (to_filter, from_filter)
+        self.fds = (to_filter, from_filter)
         self._writer = PipeWriter(to_filter)
         self._reader = PipeReader(from_filter)
 
@@ -87,7 +87,7 @@ class GitSide:
 
     def close(self) -> None:
         """Say that there is nothing more to ask."""
-        for fd in self._fds:
+        for fd in self.fds:
             os.close(fd)
 
     def _say(self, event: Event) -> None:

@@ -1,6 +1,6 @@
 """A filter that stores lower case and gives upper case: the session's handler for tests, and a real git filter.
 
-As a program: `python -P upper.py [delay]`. Files are told apart by their content: one that holds "refuse" fails.
+As a program: `python -P upper.py [delay]`. Files are told apart by their content: one that holds "refuse" fails at smudge.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Upper:
         if request.pathname in self.handed_out:
             self.handed_out.remove(request.pathname)
             data = self.delayed.pop(request.pathname)
-        if b"refuse" in data.lower():
+        if request.command is Command.SMUDGE and b"refuse" in data:
             raise ThetaError("this file asks to be refused", "take the word out of it")
         return self.pieces(data.lower() if request.command is Command.CLEAN else data.upper())
 

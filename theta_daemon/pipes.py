@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from theta_daemon.tensor import Buffer
+from protocol.pktline import Buffer
 
 PIPE_BYTES: Final = 1 << 20
 """Linux lets an ordinary user have pipes of up to 1 MiB (pipe(7), /proc/sys/fs/pipe-max-size)."""

@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import logging
 import threading
-import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
-from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar
 
 from protocol.errors import EndedError, ProtocolError
@@ -39,10 +37,9 @@ from protocol.events import (
     Verdict,
 )
 from protocol.filter import FilterConnection, Pause
-from protocol.pktline import MAX_PAYLOAD
-from theta_daemon.errors import ThetaError
+from protocol.pktline import MAX_PAYLOAD, Buffer
+from theta_daemon.complaint import explain, printable
 from theta_daemon.pipes import MAX_BUFFERS, SMALL_BYTES, GitGoneError, PipeReader, PipeWriter, widen
-from theta_daemon.tensor import Buffer
 
 log = logging.getLogger(__name__)
 
@@ -276,15 +273,15 @@ class _Session(Generic[SinkT]):
         Never ABORT: git would stop asking for the other files too, and take them as they are where nothing requires
         the filter.
         """
-        where = "" if self._request is None else f"{_printable(self._request.pathname)}: "
-        _tell(self._report, where + _explain(error))
+        where = "" if self._request is None else f"{printable(self._request.pathname)}: "
+        _tell(self._report, where + explain(error))
         return Status.ERROR
 
     def _safely(self, close: Callable[[], None]) -> None:
         try:
             close()
         except Exception as error:  # noqa: BLE001  # the answer is given; tidying up cannot change it
-            _tell(self._report, _explain(error))
+            _tell(self._report, explain(error))
 
 
 def _pieces(content: Content) -> Generator[Buffer, None, None]:
@@ -299,24 +296,6 @@ def _next(pieces: Iterator[Buffer]) -> memoryview | Exception | None:
         return None if piece is None else memoryview(piece).cast("B")
     except Exception as error:  # noqa: BLE001  # the session turns it into a status
         return error
-
-
-def _explain(error: Exception) -> str:
-    """For a person. What is not a ThetaError is a fault of ours, or of the machine."""
-    if isinstance(error, ThetaError):
-        return error.describe()
-    log.info("unexpected error", exc_info=error)
-    if isinstance(error, OSError):
-        return str(error)
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"internal error: {type(error).__name__}: {error}{place}"
-
-
-def _printable(pathname: bytes) -> str:
-    """A pathname for a terminal: one line, whatever bytes are in it."""
-    text = pathname.decode(errors="backslashreplace")
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def _tell(report: Report, message: str) -> None:
