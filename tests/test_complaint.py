@@ -32,7 +32,6 @@ def test_errors_are_told_by_whose_they_are() -> None:
     assert explain(PermissionError(13, "Permission denied", "/store")) == "[Errno 13] Permission denied: '/store'"
     assert explain(MemoryError()).startswith("out of memory\n  remedy:")
     assert explain(KeyError("w")) == "internal error: KeyError: 'w'"
-    try:
+    with pytest.raises(KeyError) as raised:
         raise KeyError("w")
-    except KeyError as error:
-        assert explain(error).startswith("internal error: KeyError: 'w' (test_complaint.py:")
+    assert explain(raised.value).startswith("internal error: KeyError: 'w' (test_complaint.py:")

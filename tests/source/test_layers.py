@@ -13,7 +13,7 @@ import pytest
 TOP = Path(__file__).resolve().parents[2]
 
 LAYERS = [
-    {"errors", "tensor", "pointer", "invocation", "counters", "runtime", "gitvalues", "pipes"},
+    {"errors", "complaint", "tensor", "pointer", "invocation", "counters", "runtime", "gitvalues", "pipes"},
     {"codec"},
     {"settings", "store", "updates", "formats", "registry", "testing"},
     {"history"},
