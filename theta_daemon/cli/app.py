@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import typer
 
-from theta_daemon.cli import daemon, install, track
+from theta_daemon.cli import add, cat, daemon, inspect, install, status, track
 from theta_daemon.cli.exits import EPILOGUE
 
 
@@ -28,8 +28,12 @@ app = typer.Typer(
     rich_markup_mode=None,
     result_callback=_end,
 )
-for command in (install.install, install.uninstall, track.track, track.untrack):
+for command in (install.install, install.uninstall, track.track, track.untrack, status.status, inspect.show, cat.cat):
     app.command(epilog=EPILOGUE)(command)
+app.command(epilog=EPILOGUE, context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})(
+    add.add
+)
+app.command("ls-files", epilog=EPILOGUE)(inspect.ls_files)
 app.add_typer(daemon.app)
 
 

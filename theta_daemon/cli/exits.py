@@ -44,4 +44,7 @@ def guarded(command: Callable[[], int]) -> int:
         # the interpreter flushes stdout once more at exit, and must not find the broken pipe there
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return READER_GONE
+    except OSError as error:
+        complain(str(error))
+        return FAILED
     return status

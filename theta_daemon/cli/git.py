@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from theta_daemon.errors import RepositoryError, ThetaError
@@ -15,19 +15,27 @@ from theta_daemon.errors import RepositoryError, ThetaError
 Argument = str | bytes | Path
 
 
-def ask(*arguments: Argument, data: bytes | None = None, statuses: tuple[int, ...] = (0,)) -> bytes:
+def ask(
+    *arguments: Argument,
+    data: bytes | None = None,
+    statuses: tuple[int, ...] = (0,),
+    env: Mapping[str, str] | None = None,
+) -> bytes:
     """stdout of `git ARGUMENTS`. Raises RepositoryError with git's own words when it ends with another status."""
-    return _run(arguments, data, statuses).stdout
+    return _run(arguments, data, statuses, env).stdout
 
 
 def try_ask(*arguments: Argument) -> bytes | None:
     """stdout of `git ARGUMENTS`, None when git says no (whatever the reason)."""
-    done = _run(arguments, None, None)
+    done = _run(arguments, None, None, None)
     return done.stdout if done.returncode == 0 else None
 
 
 def _run(
-    arguments: tuple[Argument, ...], data: bytes | None, statuses: tuple[int, ...] | None
+    arguments: tuple[Argument, ...],
+    data: bytes | None,
+    statuses: tuple[int, ...] | None,
+    env: Mapping[str, str] | None,
 ) -> subprocess.CompletedProcess[bytes]:
     try:
         done = subprocess.run(
@@ -36,6 +44,7 @@ def _run(
             stdin=subprocess.DEVNULL if data is None else None,
             capture_output=True,
             check=False,
+            env=env,
         )
     except FileNotFoundError:
         raise ThetaError("git is not on the PATH", "install git") from None
@@ -60,12 +69,24 @@ def prefix() -> bytes:
     return ask("rev-parse", "--show-prefix").removesuffix(b"\n")
 
 
-def attributes(paths: Iterable[bytes], *names: str, options: tuple[str, ...] = ()) -> Iterator[tuple[bytes, str, str]]:
-    """(path, attribute, value) for each of `paths`, in order, as git sees it from the top of the work tree."""
+def attributes(
+    paths: Iterable[bytes],
+    *names: str,
+    options: tuple[str, ...] = (),
+    arguments: tuple[str, ...] = (),
+    env: Mapping[str, str] | None = None,
+) -> Iterator[tuple[bytes, str, str]]:
+    """(path, attribute, value) for each of `paths`, relative to the top of the work tree, in order.
+
+    `options` are git's own, `arguments` those of check-attr.
+    """
     listing = b"".join(path + b"\0" for path in paths)
     if not listing:
         return
-    output = fields(ask("-C", top_level(), *options, "check-attr", "-z", "--stdin", *names, data=listing))
+    where = try_ask("rev-parse", "--show-toplevel")
+    folder: tuple[Argument, ...] = () if where is None else ("-C", where.removesuffix(b"\n"))
+    command = ("check-attr", "-z", "--stdin", *arguments, *names)
+    output = fields(ask(*folder, *options, *command, data=listing, env=env))
     for at in range(0, len(output), 3):
         path, name, value = output[at : at + 3]
         yield path, name.decode(), value.decode(errors="surrogateescape")
