@@ -24,16 +24,20 @@ ODD = [
 ]
 
 
-@pytest.fixture(params=["at once", "delayed"])
+both_ways = pytest.mark.parametrize("filtered", ["at once", "delayed"], indirect=True)
+
+
+@pytest.fixture
 def filtered(git: GitRepo, request: pytest.FixtureRequest) -> GitRepo:
-    """A repository whose files all pass the filter, with and without delays."""
-    git.config("filter.upper.process", upper.command(*["delay"] * (request.param == "delayed")))
+    """A repository whose files all pass the filter, with delays unless the test says `at once`."""
+    git.config("filter.upper.process", upper.command(*["delay"] * (getattr(request, "param", "delayed") == "delayed")))
     git.config("filter.upper.required", "true")
     git.write(".gitattributes", b"* filter=upper\n.gitattributes -filter\n")
     git.commit("attributes")
     return git
 
 
+@both_ways
 def test_files_of_all_sizes_pass_both_ways(filtered: GitRepo) -> None:
     """Empty, one byte, around a packet, larger than every pipe: stored lower, given back upper, status silent."""
     files = {f"f{size}": b"AbC\n"[: size % 4] + b"AbC\n" * (size // 4) for size in (0, 1, 65516, 65517, 9_000_000)}
@@ -87,6 +91,7 @@ def test_archive_asks_without_waiting(filtered: GitRepo, short_dir: Path) -> Non
         assert member.read() == b"BB"
 
 
+@both_ways
 def test_one_failing_file_stops_git_with_a_message(filtered: GitRepo) -> None:
     """git exits with an error, the message names the file, the reason and the remedy; no empty file is left."""
     filtered.commit("files", a=b"A", b=b"refuse", c=b"C")

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
-from enum import Enum
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic
 
 from protocol.errors import EndedError, ProtocolError
 from protocol.events import (
@@ -39,63 +38,15 @@ from protocol.events import (
 from protocol.filter import FilterConnection, Pause
 from protocol.pktline import MAX_PAYLOAD, Buffer
 from theta_daemon.complaint import explain, printable
+from theta_daemon.handler import Content, Delayed, Handler, Report, Sink, SinkT
 from theta_daemon.pipes import MAX_BUFFERS, SMALL_BYTES, GitGoneError, PipeReader, PipeWriter, widen
 
 log = logging.getLogger(__name__)
 
+__all__ = ["Content", "Delayed", "Handler", "Report", "Sink", "run"]
+
 _STRIDE_BYTES: Final = (MAX_BUFFERS // 2 - 1) * MAX_PAYLOAD
 """What one writev can take with a header before each packet, and gathered bytes before the first."""
-
-Content = Iterable[Buffer]
-"""The answer to a request, in order. A buffer need not outlive the next step of the iterator.
-
-A generator is closed when the session is done with it, also when it was not exhausted.
-"""
-
-Report = Callable[[str], None]
-"""Shows one message to the person who runs git."""
-
-
-class Delayed(Enum):
-    """The answer `delayed`: only to a request that can be delayed."""
-
-    DELAYED = "delayed"
-
-
-class Sink(Protocol):
-    """Takes a request's payload. Closed by the session once the answer is sent, or the request has failed."""
-
-    def write(self, data: memoryview) -> None:
-        """Consume `data` before returning: the memory is used again."""
-        ...
-
-    def close(self) -> None: ...
-
-
-SinkT = TypeVar("SinkT", bound=Sink)
-
-
-class Handler(Protocol[SinkT]):
-    """Knows what to answer. All methods are called from the session's thread, one at a time.
-
-    Any exception makes the file in question fail, and only that; a ThetaError tells the user why.
-    """
-
-    def open_sink(self, request: Request) -> SinkT:
-        """Where the payload of `request` shall go."""
-        ...
-
-    def answer(self, request: Request, sink: SinkT) -> Content | Delayed:
-        """The payload is complete in `sink`, which stays open until the content was sent."""
-        ...
-
-    def available(self) -> Sequence[bytes]:
-        """Pathnames of delayed requests that can be answered now; waits for at least one. Empty: all were given."""
-        ...
-
-    def close(self) -> None:
-        """The session is over. Must be quick: git waits."""
-        ...
 
 
 class _CancelledError(Exception):
