@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Final, NoReturn, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 from blake3 import blake3
@@ -96,9 +96,7 @@ class Encoder:
         def forms(base: Words | None) -> list[dict[str, bytes]]:
             return [self._forms(spec, value[a:b], None if base is None else base[a:b]) for a, b in spans]
 
-        encoded = self._best(spec, forms(before), previous)
-        if encoded is None:
-            encoded = self._best(spec, forms(None), None) or _unreachable()
+        encoded = self._best(spec, forms(before), lambda: forms(None), previous)
         for update in self._updates.automatic_updates():
             if update.name not in _BUILT_IN:
                 other = self._whole_form(update, spec, value, before, None)
@@ -120,10 +118,11 @@ class Encoder:
             return self._forms(spec, read(start, stop), _fill(spec, before, start, stop))
 
         sample = spans[step // 2 :: step]
-        best = self._best(spec, list(self._map(forms, sample)), before)
-        if best is None:
-            before = None
-            best = self._best(spec, list(self._map(forms, sample)), None) or _unreachable()
+
+        def densely(start: int, stop: int) -> dict[str, bytes]:
+            return self._forms(spec, read(start, stop), None)
+
+        best = self._best(spec, list(self._map(forms, sample)), lambda: list(self._map(densely, sample)), before)
         if everything:
             return best
         update = self._updates.update(best.update)
@@ -159,23 +158,26 @@ class Encoder:
             yield part
         yield chunked_trailer(spec, lengths)
 
-    def _best(self, spec: TensorSpec, chunks: Sequence[dict[str, bytes]], previous: Previous | None) -> Encoded | None:
-        """The smallest of the forms that all chunks have; None if that would make a chain longer than it is worth.
+    def _best(
+        self,
+        spec: TensorSpec,
+        chunks: Sequence[dict[str, bytes]],
+        densely: Callable[[], Sequence[dict[str, bytes]]],
+        previous: Previous | None,
+    ) -> Encoded:
+        """The smallest of the forms that all chunks have, but dense where a chain is no gain any more.
 
-        `chunks` may be a sample of all, and `parts` are then only the sample's.
+        A chain is none when its updates are together larger than the value; half the raw size is a bound below which the
+        dense size need not be worked out. `chunks` may be a sample of all, and `parts` are then only the sample's.
         """
-        lengths = [{name: len(part) for name, part in chunk.items()} for chunk in chunks]
-        sizes = totals(lengths)
-        name = smallest(lengths)
-        if name != "dense" and previous is not None and chunks:
-            # Updates that are together larger than the value itself are no gain. Half the raw size stands for the dense
-            # size where that was not worked out: a dense record is hardly ever smaller.
-            chain = previous.parameter.chain_bytes + sizes[name] * spec.chunks // len(chunks)
-            if chain > sizes.get("dense", spec.nbytes // 2):
-                return None
-        parts: list[Buffer] = [chunk[name] for chunk in chunks]
-        parts.append(chunked_trailer(spec, [len(part) for part in parts]))
-        return Encoded(name, name != "dense", parts, sizes)
+        best = _smallest(spec, chunks)
+        if not best.incremental or previous is None:
+            return best
+        chain = previous.parameter.chain_bytes * len(chunks) // spec.chunks + best.candidates[best.update]
+        if chain <= spec.nbytes // 2 * len(chunks) // spec.chunks or chain <= best.candidates.get("dense", 0):
+            return best
+        dense = _smallest(spec, densely())
+        return dense if dense.candidates["dense"] < chain else best
 
     def _forms(self, spec: TensorSpec, value: Words, previous: Words | None) -> dict[str, bytes]:
         """The forms of one chunk that give it back."""
@@ -277,5 +279,9 @@ def _holds(update: ChunkedUpdate, spec: TensorSpec, part: bytes, value: Words, p
     return np.array_equal(words, value)
 
 
-def _unreachable() -> NoReturn:
-    raise AssertionError("without a previous value dense is always the best form")
+def _smallest(spec: TensorSpec, chunks: Sequence[dict[str, bytes]]) -> Encoded:
+    lengths = [{name: len(part) for name, part in chunk.items()} for chunk in chunks]
+    name = smallest(lengths)
+    parts: list[Buffer] = [chunk[name] for chunk in chunks]
+    parts.append(chunked_trailer(spec, [len(part) for part in parts]))
+    return Encoded(name, name != "dense", parts, totals(lengths))
