@@ -67,7 +67,8 @@ def _through_daemon(python: str, flags: list[str], environ: dict[bytes, bytes], 
     if places and (mode == b"always" or environ.get(b"CI", b"").lower() in TRUTHY_NOT):
         from theta_daemon.server import spawn
 
-        spawn.start(python, flags, environ)
+        if not any(spawn.under_way(place.lock) for place in places):  # one that is coming up, or going
+            spawn.start(python, flags, environ)
     return None
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from theta_daemon.server import entry
-from theta_daemon.server.host import Host
-from theta_daemon.server.lifecycle import Limits
+
+if TYPE_CHECKING:
+    from theta_daemon.server.host import Host
+    from theta_daemon.server.lifecycle import Limits
 
 HEADROOM_BYTES = 4 << 30
 """What sessions may need beyond the tensor cache before the daemon makes room for a fresh one."""
@@ -16,9 +17,13 @@ HEADROOM_BYTES = 4 << 30
 
 def make_engine() -> tuple[Host, Limits] | None:
     """The engine, or None when the user wants no daemon. Imported here: the loser of a race needs none of it."""
+    import logging
+    from pathlib import Path
+
     from theta_daemon.engine import Engine  # type: ignore[import-not-found,unused-ignore]
     from theta_daemon.history.git import read_config
     from theta_daemon.invocation import Invocation
+    from theta_daemon.server.lifecycle import Limits
     from theta_daemon.settings import DaemonMode, Settings
 
     here = Invocation(cwd=Path("/"), env=dict(os.environ), umask=0o077, uid=os.geteuid())

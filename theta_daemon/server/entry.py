@@ -12,14 +12,14 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from theta_daemon import runtime
 from theta_daemon.server import listener, spawn
-from theta_daemon.server.code import CodeWatch
-from theta_daemon.server.host import Host
-from theta_daemon.server.lifecycle import Limits
-from theta_daemon.server.logs import open_log
-from theta_daemon.server.loop import Resident
+
+if TYPE_CHECKING:
+    from theta_daemon.server.host import Host
+    from theta_daemon.server.lifecycle import Limits
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +49,11 @@ def _serve(make_host: Callable[[], tuple[Host, Limits] | None]) -> None:
     claim = listener.claim(places, uid)
     if claim is None and given is None:
         return
+    # Imported here: the loser of a race needs none of it.
+    from theta_daemon.server.code import CodeWatch
+    from theta_daemon.server.logs import open_log
+    from theta_daemon.server.loop import Resident
+
     if claim is not None:
         open_log(claim.place)
         listener.sweep(claim)

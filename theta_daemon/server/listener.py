@@ -53,6 +53,7 @@ def claim(places: list[Place], uid: int) -> Claim | None:
             lock = lock_file(place)
             if lock is not None:
                 fcntl.flock(directory, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                os.lockf(lock, os.F_TLOCK, 0)  # can be looked at without being taken: see `spawn.under_way`
                 return Claim(place, lock, directory)
         except OSError:  # a read-only or full file system: perhaps the next place is better
             os.close(directory)

@@ -16,6 +16,21 @@ def scrubbed(environ: dict[bytes, bytes]) -> dict[bytes, bytes]:
     return {name: value for name, value in environ.items() if not name.startswith((b"GIT_", b"LISTEN_"))}
 
 
+def under_way(lock: bytes) -> bool:
+    """Whether a daemon has this lock, so that another would start for nothing. Takes nothing."""
+    try:
+        descriptor = posix.open(lock, posix.O_RDWR | posix.O_NOFOLLOW | posix.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        posix.lockf(descriptor, posix.F_TEST, 0)
+    except OSError:
+        return True
+    finally:
+        posix.close(descriptor)
+    return False
+
+
 def start(python: str, flags: list[str], environ: dict[bytes, bytes]) -> int | None:
     """Start a daemon and return at once: its process id, or None when that was not possible."""
     null = b"/dev/null"
