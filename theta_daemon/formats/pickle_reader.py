@@ -60,12 +60,12 @@ class Call:
     pairs: list[tuple[Any, Any]] | tuple[()] = ()
 
 
-def read(data: bytes) -> Any:
+def read(data: bytes, max_opcodes: int = MAX_OPCODES) -> Any:
     """The placeholder of the object that the pickle `data` describes. Raises FormatError."""
     machine = _Machine()
     try:
         for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
-            if count >= MAX_OPCODES:
+            if count >= max_opcodes:
                 raise FormatError("the pickle is too long")
             if opcode.name == "STOP":
                 return machine.pop()

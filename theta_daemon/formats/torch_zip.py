@@ -227,21 +227,25 @@ def _walk(start: _Path | None, root: Any) -> Iterator[tuple[_Path | None, Any]]:
         todo.extend(reversed(below))
 
 
-def _children(node: Any) -> Iterator[tuple[Any, Any]]:
+def _children(node: Any) -> Iterable[tuple[Any, Any]]:
     """What `node` holds, each under its label; under `_HERE` what has no name of its own."""
-    match node:
-        case Mapping(pairs=pairs):
-            yield from pairs
-        case Sequence(items=items):
-            yield from enumerate(items)
-        case Call(arguments=arguments, state=state, items=items, pairs=pairs):
-            # What an object was made from stands under the object's own path: a Parameter is its first argument.
-            given = arguments.items if isinstance(arguments, Sequence) else [arguments]
-            yield from ((index or _HERE, value) for index, value in enumerate(given))
-            if isinstance(state, Mapping):
-                for key, value in state.pairs:
-                    yield _HERE if isinstance(key, str) and key in _MODULE_TABLES else key, value
-            else:
-                yield _HERE, state
-            yield from enumerate(items)
-            yield from pairs
+    if isinstance(node, Sequence):
+        return enumerate(node.items)
+    if isinstance(node, Mapping):
+        return node.pairs
+    if isinstance(node, Call):
+        return _made(node)
+    return ()
+
+
+def _made(call: Call) -> Iterator[tuple[Any, Any]]:
+    # What an object was made from stands under the object's own path: a Parameter is its first argument.
+    given = call.arguments.items if isinstance(call.arguments, Sequence) else (call.arguments,)
+    yield from ((index or _HERE, value) for index, value in enumerate(given))
+    if isinstance(call.state, Mapping):
+        for key, value in call.state.pairs:
+            yield _HERE if isinstance(key, str) and key in _MODULE_TABLES else key, value
+    else:
+        yield _HERE, call.state
+    yield from enumerate(call.items)
+    yield from call.pairs
