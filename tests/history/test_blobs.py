@@ -287,7 +287,7 @@ def test_closing_ends_a_child_that_waits(sha256: GitRepo, short_dir: Path) -> No
     script.chmod(0o755)
     history = past(sha256, {"PATH": f"{script.parent}:{os.environ['PATH']}"})
     answers: list[bytes | None] = []
-    reader = threading.Thread(target=lambda: answers.append(history.blob("0" * 64)))
+    reader = threading.Thread(target=lambda: answers.append(history.blob("0" * 64)), daemon=True)
     reader.start()
     pid = int(started.read_text())
     history.close()

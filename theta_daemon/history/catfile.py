@@ -87,6 +87,8 @@ class CatFile:
             )
         except OSError:
             self._starts = MAX_STARTS
+        if self._closed:  # `cancel` came while the child was being started, and may not have seen it
+            self._end()
         return self._child
 
     def _end(self) -> None:

@@ -64,7 +64,7 @@ class Index:
         if not self._repository.odb_readable:
             return self._listing()
         try:
-            index = pygit2.Index(str(self._repository.index_file))
+            index = _Index(str(self._repository.index_file))
             index.read()
         except (pygit2.GitError, OSError, UnicodeError, ValueError):
             return self._listing()
@@ -78,6 +78,14 @@ class Index:
         )
         entries = _parse(found.out) if found.status == 0 else {}
         return entries.get
+
+
+class _Index(pygit2.Index):
+    """pygit2's, whose `__del__` fails noisily when the file could not be opened."""
+
+    def __del__(self) -> None:
+        if hasattr(self, "_index"):
+            super().__del__()
 
 
 def _nothing(_: bytes) -> IndexEntry | None:
