@@ -12,8 +12,10 @@ from pathlib import Path
 
 import psutil
 
+from protocol import control
 from tests.daemons import daemons, eventually
 from tests.gitrepo import GitRepo
+from tests.server.speaker import Speaker
 from theta_daemon import runtime
 from theta_daemon.runtime import Place
 
@@ -21,12 +23,15 @@ TOP = Path(__file__).resolve().parents[2]
 STAND_IN = Path(__file__).with_name("stand_in.py")
 FLAGS = [str(STAND_IN)]
 
-LAUNCHER = f"""\
+
+def launcher_text(top: Path, stand_in: Path) -> str:
+    """A launcher of the client in `top`, with the stand-in behind it."""
+    return f"""\
 #!{sys.executable} -IS
 import sys
-sys.path += [{str(TOP)!r}]
+sys.path += [{str(top)!r}]
 from theta_daemon.client import main
-main({sys.executable!r}, {FLAGS!r})
+main({sys.executable!r}, {[str(stand_in)]!r})
 """
 
 
@@ -43,7 +48,7 @@ class Site:
     def make(cls, directory: Path, repo: GitRepo) -> Site:
         """In `directory`, around `repo`, which becomes one with three committed versions of nothing."""
         launcher = directory / "filter"
-        launcher.write_text(LAUNCHER)
+        launcher.write_text(launcher_text(TOP, STAND_IN))
         launcher.chmod(0o755)
         trace_file = directory / "trace"
         trace_file.touch()
@@ -78,7 +83,16 @@ class Site:
         return psutil.Process(process.pid)
 
     def wait_for_socket(self) -> None:
-        eventually(lambda: os.path.exists(self.place().socket), "the daemon listens")
+        """Until a daemon answers."""
+        eventually(self.answers, "the daemon answers")
+
+    def answers(self) -> bool:
+        """Whether a daemon says how it is."""
+        try:
+            with Speaker(self.place()) as speaker:
+                return speaker.ask(control.STATUS).kind == control.REPORT
+        except (OSError, EOFError):
+            return False
 
     def daemons(self) -> list[psutil.Process]:
         return daemons(THETA_RUNTIME_DIR=str(self.runtime))

@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from importlib.metadata import entry_points
 from typing import Final
 
+import protocol
+
 PLUGIN_GROUPS: Final = ("theta_daemon.updates", "theta_daemon.formats")
 
 _Stamp = tuple[int, int, int]
@@ -28,7 +30,7 @@ class CodeWatch:
 
     def __init__(self) -> None:
         here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - many, and often
-        protocol_file = sys.modules["protocol"].__file__ or here
+        protocol_file = protocol.__file__ or here
         roots = {here, os.path.dirname(protocol_file)}  # noqa: PTH120
         self._installed = {path for path in sys.path if _has_distributions(path)}
         self._standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}

@@ -64,7 +64,7 @@ class Connection:
         self._desk = desk
         self._declined = declined
         self._talk = control.Conversation(control.DAEMON)
-        self._fds = fdpass.OwnedFds([])
+        self._fds = fdpass.OwnedFds()
         self._cancelled = threading.Event()
         self._guard = threading.Lock()
         self._thread: int | None = None
@@ -120,7 +120,7 @@ class Connection:
                 self._fds.expect(3)
             except fdpass.DescriptorError as error:
                 _log.warning("connection %d declined: %s", self.number, error)
-                self._send(control.DECLINED, [("reason", str(error).encode())])
+                self._send(control.DECLINED, [("reason", b"descriptors: %b" % str(error).encode())])
                 return
             self._send(control.ADOPTED, [("session", b"%d" % self.number)])
             self.served = True

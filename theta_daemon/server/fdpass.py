@@ -24,8 +24,9 @@ class DescriptorError(Exception):
 class OwnedFds:
     """Some descriptors of ours, closed together."""
 
-    def __init__(self, numbers: list[int]) -> None:
-        self.numbers = numbers
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.truncated = False
 
     def close(self) -> None:
         """Close and forget them; safe to call twice."""
@@ -34,11 +35,11 @@ class OwnedFds:
             os.close(number)
 
     def expect(self, count: int) -> None:
-        """Close them and raise DescriptorError unless there are so many."""
+        """Close them and raise DescriptorError unless there are so many, and none was cut off."""
         arrived = len(self.numbers)
-        if arrived != count:
+        if self.truncated or arrived != count:
             self.close()
-            raise DescriptorError(f"{arrived} descriptors were passed, not {count}")
+            raise DescriptorError("some were cut off" if self.truncated else f"{arrived} were passed, not {count}")
 
     def sever(self) -> None:
         """Make the first read as ended and the others write into a broken pipe, under the same numbers.
@@ -70,7 +71,7 @@ class OwnedFds:
 
 
 def receive(connection: socket.socket, size: int, fds: OwnedFds) -> bytes:
-    """Up to `size` bytes; descriptors that came with them are added to `fds`. Raises DescriptorError, OSError."""
+    """Up to `size` bytes; descriptors that came with them are added to `fds`. Raises OSError."""
     flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
     data, ancillary, message_flags, _ = connection.recvmsg(size, _ROOM, flags)
     for level, kind, payload in ancillary:
@@ -80,7 +81,5 @@ def receive(connection: socket.socket, size: int, fds: OwnedFds) -> bytes:
             fds.numbers += numbers
             for number in numbers:
                 os.set_inheritable(number, False)  # where the flag above does not exist
-    if message_flags & socket.MSG_CTRUNC:
-        fds.close()
-        raise DescriptorError("the passed descriptors were cut off")
+    fds.truncated |= bool(message_flags & socket.MSG_CTRUNC)
     return data
