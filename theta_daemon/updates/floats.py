@@ -14,21 +14,22 @@ Knows bits and dtypes; no update, no record.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from theta_daemon.codec import THREAD
 from theta_daemon.errors import HintError
-from theta_daemon.tensor import DTYPES, DType, TensorSpec, Words
+from theta_daemon.tensor import DTYPES, DType, Kind, TensorSpec, Words
 
 Float64s = npt.NDArray[np.float64]
 
 _MANTISSA_BITS: Final = {"F16": 10, "BF16": 7}
 _EXPONENT_BITS: Final = {"F16": 5, "BF16": 8}
 
-FLOATS: Final = ("F64", "F32", "F16", "BF16")
+FloatName = Literal["F64", "F32", "F16", "BF16"]
+FLOATS: Final[tuple[FloatName, ...]] = get_args(FloatName)
 """The dtypes this arithmetic is for."""
 
 _QUIET_NAN: Final = {"F64": 0x7FF8 << 48, "F32": 0x7FC00000, "F16": 0x7E00, "BF16": 0x7FC0}
@@ -42,6 +43,11 @@ class Array:
 
     spec: TensorSpec
     words: Words
+
+    @property
+    def float_name(self) -> FloatName:
+        """The dtype's name; only for arrays that `as_array` made or whose dtype was looked up by such a name."""
+        return cast(FloatName, self.spec.dtype.name)
 
     def float64(self) -> Float64s:
         """The value's numbers in its shape; exact."""
@@ -68,6 +74,19 @@ def as_array(data: Any) -> Array:
     dtype = DTYPES[name]
     little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     return Array(TensorSpec(dtype, array.shape), little.reshape(-1).view(dtype.word_dtype))
+
+
+def as_integers(data: Any) -> npt.NDArray[Any]:
+    """`data`, an `Array` or a numpy array of integers, as a numpy array. Raises HintError for others."""
+    if isinstance(data, Array):
+        kinds = {Kind.SIGNED: "i", Kind.UNSIGNED: "u"}
+        if data.spec.dtype.kind not in kinds or data.spec.dtype.name == "BOOL":
+            raise HintError(f"an array of dtype {data.spec.dtype.name} where integers are needed")
+        return data.words.view(f"<{kinds[data.spec.dtype.kind]}{data.spec.dtype.word_bytes}").reshape(data.spec.shape)
+    array: npt.NDArray[Any] = np.asarray(data)
+    if array.size and array.dtype.kind not in "iu":
+        raise HintError(f"an array of numpy dtype {array.dtype} where integers are needed")
+    return array
 
 
 def widen(words: Words, dtype: DType, numbers: Float64s | None = None) -> Float64s:

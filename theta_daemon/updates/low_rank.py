@@ -11,9 +11,8 @@ compute), or are found by SVD when a hint asks for it (option `rank`, or none fo
 
 from __future__ import annotations
 
-import json
 import math
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final
 
 import numpy as np
 from pydantic import ConfigDict, Field, TypeAdapter
@@ -24,24 +23,21 @@ from theta_daemon.errors import HintError, RecordError
 from theta_daemon.store.base import Record
 from theta_daemon.tensor import DTYPES, TensorSpec, Words
 from theta_daemon.updates.base import Decoder, Hint, Update
-from theta_daemon.updates.dense import Dense
 from theta_daemon.updates.factorize import factorize
-from theta_daemon.updates.floats import FLOATS, Array, Float64s, as_array, narrow, widen
+from theta_daemon.updates.floats import FLOATS, Array, Float64s, FloatName, as_array, narrow, widen
 from theta_daemon.updates.residual import Predictor, encode_residual
-from theta_daemon.updates.sections import join_sections, open_sections
+from theta_daemon.updates.sections import encode_array, join_sections, open_sections, read_array
 
 _BLOCK: Final = 1 << 15
 """Elements in a block of float64 temporaries: a block and its product stay in the second-level cache."""
-
-_Float = Literal["F64", "F32", "F16", "BF16"]
 
 
 @record_text(frozen=True, slots=True, config=ConfigDict(strict=True, extra="forbid"))
 class _Text:
     rank: Annotated[int, Field(ge=1, lt=1 << 32)]
     scale: Annotated[float, Field(allow_inf_nan=False)]
-    r: _Float
-    c: _Float
+    r: FloatName
+    c: FloatName
 
 
 _TEXT: Final = TypeAdapter(_Text)
@@ -65,9 +61,8 @@ class LowRank(Update):
         residual = encode_residual(spec, value, prediction, previous)
         if residual is None:
             return None
-        text = {"rank": c.spec.shape[0], "scale": scale, "r": r.spec.dtype.name, "c": c.spec.dtype.name}
-        factors = [Dense().encode(factor.spec, factor.words, None, None) or b"" for factor in (r, c)]
-        return join_sections(spec, json.dumps(text, separators=(",", ":")).encode(), [*factors, residual])
+        text = _TEXT.dump_json(_Text(c.spec.shape[0], scale, r.float_name, c.float_name))
+        return join_sections(spec, text, [encode_array(r), encode_array(c), residual])
 
     def define(self, spec: TensorSpec, previous: Words, hint: Hint) -> Words | None:
         """The value that the hint's factors make of `previous`; None where they do not apply."""
@@ -86,8 +81,8 @@ class LowRank(Update):
         rows, columns = matrix
         if (rows + columns) * text.rank > spec.elements:
             raise RecordError(f"low-rank record of rank {text.rank} for a matrix of {rows} by {columns}")
-        r = _read(TensorSpec(DTYPES[text.r], (rows, text.rank)), r_part)
-        c = _read(TensorSpec(DTYPES[text.c], (text.rank, columns)), c_part)
+        r = read_array(TensorSpec(DTYPES[text.r], (rows, text.rank)), r_part)
+        c = read_array(TensorSpec(DTYPES[text.c], (text.rank, columns)), c_part)
         return _Decoder(spec, residual, _Product(spec, r, c, text.scale))
 
 
@@ -126,12 +121,6 @@ def _found(spec: TensorSpec, value: Words, previous: Words, hint: Hint) -> tuple
     wanted = limit if rank is None else min(rank, limit)
     factors = factorize(spec, value, previous, rows, columns, wanted, cut=rank is None)
     return None if factors is None else (as_array(factors[0]), as_array(factors[1]), 1.0)
-
-
-def _read(spec: TensorSpec, part: Record) -> Array:
-    words = np.empty(spec.words, spec.dtype.word_dtype)
-    Dense().open(spec, part).apply(0, spec.words, words)
-    return Array(spec, words)
 
 
 class _Product:

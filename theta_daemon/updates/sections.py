@@ -10,11 +10,15 @@ import struct
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from theta_daemon.errors import RecordError
 from theta_daemon.store.base import Record
 from theta_daemon.tensor import Buffer, TensorSpec
+from theta_daemon.updates.base import chunked_trailer
+from theta_daemon.updates.dense import Dense
+from theta_daemon.updates.floats import Array
 
 _HEADER: Final = struct.Struct("<BBHI")
 _MAX_SECTIONS: Final = 8
@@ -72,3 +76,17 @@ def open_sections(
     if position != record.length:
         raise RecordError(f"a record has {record.length} bytes, its sections end at {position}")
     return parsed, found
+
+
+def encode_array(array: Array) -> bytes:
+    """A section that holds `array`'s words, as a dense record."""
+    parts = [Dense().encode_chunk(array.spec, array.words[start:stop], None) for start, stop in array.spec.spans()]
+    return b"".join([*parts, chunked_trailer(array.spec, [len(part) for part in parts])])
+
+
+def read_array(spec: TensorSpec, section: Record) -> Array:
+    """The array in a section. Raises RecordError."""
+    decoder = Dense().open(spec, section)
+    words = np.empty(spec.words, spec.dtype.word_dtype)
+    decoder.apply(0, spec.words, words)
+    return Array(spec, words)

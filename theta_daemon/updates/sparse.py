@@ -19,6 +19,7 @@ import numpy as np
 from theta_daemon.codec import THREAD, decode_planes, encode_planes
 from theta_daemon.errors import RecordError
 from theta_daemon.tensor import Buffer, Kind, TensorSpec, Words
+from theta_daemon.updates.additive import add_sparse
 from theta_daemon.updates.base import ChunkedUpdate, Hint
 
 LISTED: Final = 1
@@ -41,6 +42,10 @@ class Sparse(ChunkedUpdate):
         if previous is None:
             return None
         return super().encode(spec, value, previous, hint)
+
+    def define(self, spec: TensorSpec, previous: Words, hint: Hint) -> Words | None:
+        """The value that the hint's additions (see `additive`) make of `previous`; None where they do not apply."""
+        return add_sparse(spec, previous, hint)
 
     def encode_chunk(self, spec: TensorSpec, value: Words, previous: Words | None) -> bytes | None:
         if previous is None:
