@@ -22,6 +22,7 @@ import secrets
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from io import BufferedWriter, FileIO
 from pathlib import Path
 from typing import Any, Final
@@ -235,7 +236,8 @@ def _place(root: Path, oid: str) -> Path:
 
 def _entries(directory: Path, length: int) -> Iterator[Path]:
     try:
-        names = [entry.name for entry in os.scandir(directory) if len(entry.name) == length]
+        with os.scandir(directory) as entries:
+            names = [entry.name for entry in entries if len(entry.name) == length]
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
@@ -244,11 +246,11 @@ def _entries(directory: Path, length: int) -> Iterator[Path]:
 
 
 def _sweep(directory: Path) -> None:
+    # Housekeeping only: what cannot be swept does no harm, and others may sweep or rename at the same time.
     oldest = time.time() - _OLD_SECONDS
-    try:
-        for entry in os.scandir(directory):
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
             ours = entry.name.startswith(_TEMPORARY_PREFIX) and entry.name.endswith(_TEMPORARY_SUFFIX)
-            if ours and entry.stat(follow_symlinks=False).st_mtime < oldest:
-                Path(entry.path).unlink(missing_ok=True)
-    except OSError:
-        return  # housekeeping only: what cannot be swept does no harm
+            with suppress(OSError):
+                if ours and entry.stat(follow_symlinks=False).st_mtime < oldest:
+                    Path(entry.path).unlink()

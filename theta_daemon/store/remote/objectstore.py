@@ -19,11 +19,19 @@ from theta_daemon.store.remote.base import Progress, Remote, TransferReport, lac
 from theta_daemon.store.remote.child import run
 
 _JOBS: Final = 8
+_ENVIRONMENT: Final = {
+    # Checksums of Amazon's own that many other servers cannot do, or send for the whole where a range was asked for.
+    "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
+    "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",
+}
 _HINT: Final = "check the URL, the credentials and the network, then run the command again"
 
 
 class ObjectStoreRemote(Remote):
-    """The objects under `url`, in the layout of a store (`aa/bb/<id>`). Credentials come from the caller's environment."""
+    """The objects under `url`, in the layout of a store (`aa/bb/<id>`). Credentials come from the caller's environment.
+
+    What breaks is tried again, the first time after `first_pause_seconds`, then after three times as long, and so on.
+    """
 
     def __init__(
         self,
@@ -32,8 +40,10 @@ class ObjectStoreRemote(Remote):
         invocation: Invocation,
         stderr_fd: int | None = None,
         stop: threading.Event | None = None,
+        first_pause_seconds: float = 0.2,
     ) -> None:
         self.name = name
+        self._first_pause_seconds = first_pause_seconds
         self._url = url
         self._invocation = invocation
         self._stderr_fd = stderr_fd
@@ -58,6 +68,7 @@ class ObjectStoreRemote(Remote):
         if not objects:
             return TransferReport(rounds=0)
         job: dict[str, Any] = {"action": action, "url": self._url, "objects": dict(objects), "jobs": _JOBS}
+        job["first_pause_seconds"] = self._first_pause_seconds
         if store is not None:
             job["store"] = store.settings()
         moved: set[str] = set()
@@ -80,6 +91,7 @@ class ObjectStoreRemote(Remote):
             command,
             self._invocation,
             stdin=json.dumps(job).encode(),
+            env={name: value for name, value in _ENVIRONMENT.items() if name not in self._invocation.env},
             stderr_fd=self._stderr_fd,
             stop=self._stop,
             on_line=on_line,

@@ -25,8 +25,7 @@ from theta_daemon.store.remote.base import each
 
 _HINT: Final = "check the URL, the credentials and the network, then run the command again"
 _RANGE_BYTES: Final = 16 << 20
-_ATTEMPTS: Final = 4
-_FIRST_PAUSE_SECONDS: Final = 0.2
+_ATTEMPTS: Final = 3
 _WHOLE_AT_ONCE: Final = frozenset(
     {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "r2", "memory"}
 )
@@ -38,12 +37,13 @@ Result = TypeVar("Result")
 class Bucket:
     """An fsspec file system and the folder in it that holds the objects."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, first_pause_seconds: float) -> None:
         try:
             import fsspec
         except ImportError as error:
             raise RemoteError("object stores need fsspec", "pip install 'theta-daemon[remote]' (or [s3])") from error
         self.url = url
+        self._first_pause_seconds = first_pause_seconds
         try:
             self.fs, self.root = fsspec.core.url_to_fs(url, use_listings_cache=False)
         except ImportError as error:
@@ -60,7 +60,7 @@ class Bucket:
 
     def has(self, oid: str, size: int) -> bool:
         try:
-            return bool(attempt(lambda: self.fs.info(self.path(oid)))["size"] == size)
+            return bool(self._attempt(lambda: self.fs.info(self.path(oid)))["size"] == size)
         except FileNotFoundError:
             return False
 
@@ -70,7 +70,7 @@ class Bucket:
         try:
             for start in range(0, size, _RANGE_BYTES):
                 stop = min(start + _RANGE_BYTES, size)
-                writer.write(attempt(partial(self._range, path, start, stop)))
+                writer.write(self._attempt(partial(self._range, path, start, stop)))
             writer.commit(expected=oid)
         except FileNotFoundError:
             raise RemoteError(f"{self.url} does not have object {oid}") from None
@@ -84,11 +84,11 @@ class Bucket:
         if source is None:
             raise RemoteError(f"object {oid} has gone from here")
         if self.whole:
-            attempt(lambda: self.fs.put_file(str(source), path))
+            self._attempt(lambda: self.fs.put_file(str(source), path))
         else:
             temporary = f"{path}.{secrets.token_hex(8)}.tmp"
             self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-            attempt(lambda: self.fs.put_file(str(source), temporary))
+            self._attempt(lambda: self.fs.put_file(str(source), temporary))
             self.fs.mv(temporary, path)
         if not self.has(oid, size):
             raise RemoteError(f"{self.url} took object {oid}, but has it not with {size} bytes")
@@ -99,27 +99,25 @@ class Bucket:
             raise RecordError(f"{path} gave {len(data)} bytes instead of {stop - start} from {start}")
         return data
 
-
-def attempt(work: Callable[[], Result]) -> Result:
-    """`work`, tried again after breaks of the network. What the store itself refuses is not tried again."""
-    pause = _FIRST_PAUSE_SECONDS
-    for remaining in reversed(range(_ATTEMPTS)):
-        try:
-            return work()
-        except (FileNotFoundError, PermissionError, StoreError):
-            raise
-        # Each library has its own exceptions for a broken connection.
-        except Exception:
-            if not remaining:
+    def _attempt(self, work: Callable[[], Result]) -> Result:
+        # What the store itself refuses is not tried again; each library has its own exceptions for a broken connection.
+        pause = self._first_pause_seconds
+        for remaining in reversed(range(_ATTEMPTS)):
+            try:
+                return work()
+            except (FileNotFoundError, PermissionError, StoreError):
                 raise
-            time.sleep(pause)
-            pause *= 3
-    raise AssertionError("unreachable")
+            except Exception:
+                if not remaining:
+                    raise
+                time.sleep(pause)
+                pause *= 3
+        raise AssertionError("unreachable")
 
 
 def serve(job: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
     """Do one job."""
-    bucket = Bucket(job["url"])
+    bucket = Bucket(job["url"], job["first_pause_seconds"])
     store = LfsStore.from_settings(job["store"]) if "store" in job else None
 
     broken: list[str] = []
