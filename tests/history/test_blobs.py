@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -277,25 +278,47 @@ def test_the_cache_is_bounded_by_what_pointers_hold() -> None:
     assert cache.stats().entries == 0
 
 
-def test_closing_ends_a_child_that_waits(sha256: GitRepo, short_dir: Path) -> None:
-    """A session that is cancelled while git hangs in a read gets None at once, and no child is left."""
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_wait_for_git_can_be_ended(sha256: GitRepo, short_dir: Path, *, closed: bool) -> None:
+    """A session that is closed or cancelled while git hangs in a fetch gets None, and no child is left."""
     started = short_dir / "started"
     os.mkfifo(started)
     script = short_dir / "bin" / "git"
     script.parent.mkdir()
     script.write_text(f"#!/bin/sh\necho $$ > {started}\nexec sleep 600\n")
     script.chmod(0o755)
-    history = past(sha256, {"PATH": f"{script.parent}:{os.environ['PATH']}"})
+    invocation = caller(sha256.path, {"PATH": f"{script.parent}:{os.environ['PATH']}"})
+    cancelled = threading.Event()
+    history = History(Repository.discover(invocation), invocation, PointerCache(), Counters(), None, cancelled)
     answers: list[bytes | None] = []
     reader = threading.Thread(target=lambda: answers.append(history.blob("0" * 64)), daemon=True)
     reader.start()
     pid = int(started.read_text())
-    history.close()
-    reader.join(timeout=10)
+    if closed:
+        history.close()
+    else:
+        cancelled.set()
+    reader.join(timeout=30)
     assert answers == [None]
     assert history.blob("0" * 64) is None
+    history.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_many_open_descriptors_do_no_harm(sha256: GitRepo) -> None:
+    """A child's pipes may have numbers above 1023."""
+    blob = _stored(sha256, text())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    held = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+    try:
+        with past(sha256) as history:
+            assert history.blob(blob) == text()
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_what_git_says_goes_to_the_callers_stderr(git: GitRepo, short_dir: Path) -> None:

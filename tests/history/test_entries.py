@@ -264,3 +264,30 @@ def test_reftable_repositories_are_read_through_git(short_dir: Path) -> None:
     with past(repo) as history:
         assert history.head_entry(b"f") == HeadEntry(commit, history.blob_id(b"1"))
         assert history.blob(history.blob_id(b"1")) == b"1"
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_paths_are_relative_to_the_top_wherever_the_caller_stands(git: GitRepo, *, split: bool) -> None:
+    """From a sub-directory, and with a relative GIT_DIR there, entries are still those of the whole work tree."""
+    git.write("sub/file", b"1")
+    commit = git.commit(f=b"2")
+    if split:
+        git("update-index", "--split-index")
+    for cwd, env in ((git.path / "sub", {}), (git.path / "sub", {"GIT_DIR": "../.git", "GIT_WORK_TREE": ".."})):
+        with past(cwd, env) as history:
+            for name, data in ((b"sub/file", b"1"), (b"f", b"2")):
+                assert history.index_entry(name) == IndexEntry(history.blob_id(data), unmerged=False)
+                assert history.head_entry(name) == HeadEntry(commit, history.blob_id(data))
+            assert history.index_entry(b"file") is None
+
+
+def test_a_bare_repository_has_commits_and_no_index(git: GitRepo) -> None:
+    """As `git archive` runs the filter there: HEAD and blobs are found, nothing is staged, no attribute is set."""
+    git.write(".gitattributes", b"* theta-format=npz\n")
+    commit = git.commit(f=b"1")
+    git("clone", "-q", "--bare", ".", "../bare")
+    with past(git.path.parent / "bare", {"GIT_DIR": "."}) as history:
+        assert history.head_entry(b"f") == HeadEntry(commit, history.blob_id(b"1"))
+        assert history.blob(history.blob_id(b"1")) == b"1"
+        assert history.index_entry(b"f") is None
+        assert history.attribute(b"f", "theta-format") is None

@@ -2,18 +2,22 @@
 
 Started when first needed. Every answer is read to its end, so that the next one is in its place; an object above the
 caller's limit is read and dropped. A child that died (a fetch that failed, damage) is started again a few times, then
-left alone: then nothing more is there. Not thread-safe but for `cancel`.
+left alone: then nothing more is there. The wait for git ends when
+`stopped` says so. Not thread-safe.
 """
 
 from __future__ import annotations
 
+import select
 import subprocess
+from collections.abc import Callable
 from typing import IO, Final
 
 from theta_daemon.history.git import child_env
 from theta_daemon.invocation import Invocation
 
 MAX_STARTS: Final = 4
+_TICK_MILLISECONDS: Final = 100
 _DROP_BYTES: Final = 1 << 20
 _MAX_HEADER_BYTES: Final = 4096
 
@@ -21,12 +25,12 @@ _MAX_HEADER_BYTES: Final = 4096
 class CatFile:
     """The child of one session. Its stderr is the caller's, or nobody's."""
 
-    def __init__(self, invocation: Invocation, stderr_fd: int | None) -> None:
+    def __init__(self, invocation: Invocation, stderr_fd: int | None, stopped: Callable[[], bool]) -> None:
         self._invocation = invocation
+        self._stopped = stopped
         self._stderr = subprocess.DEVNULL if stderr_fd is None else stderr_fd
         self._child: subprocess.Popen[bytes] | None = None
         self._starts = 0
-        self._closed = False
 
     def read(self, oid: str, max_bytes: int) -> tuple[str, bytes] | None:
         """Kind and bytes of an object; None when git does not have it or it is larger than `max_bytes`."""
@@ -38,6 +42,7 @@ class CatFile:
         try:
             stdin.write(f"{oid}\n".encode())
             stdin.flush()
+            self._wait(stdout)
             fields = stdout.readline(_MAX_HEADER_BYTES).split()
             if fields[1:] == [b"missing"]:
                 return None
@@ -55,20 +60,20 @@ class CatFile:
             return None
         return None if data is None else (kind.decode(), data)
 
-    def cancel(self) -> None:
-        """Make a running `read` end, and all later ones answer None. From any thread."""
-        self._closed = True
-        child = self._child
-        if child is not None:
-            child.kill()
-
     def close(self) -> None:
-        """End the child; not while another thread reads."""
-        self._closed = True
+        """End the child. Not while another thread reads."""
         self._end()
 
+    def _wait(self, stdout: IO[bytes]) -> None:
+        """Until git answers (it may be fetching) or nobody wants to know any more. The pipe is read dry between answers."""
+        poll = select.poll()  # not select: descriptors above 1023 are nothing rare in a daemon
+        poll.register(stdout, select.POLLIN)
+        while not poll.poll(_TICK_MILLISECONDS):
+            if self._stopped():
+                raise ValueError("git cat-file: cancelled")
+
     def _running(self) -> subprocess.Popen[bytes] | None:
-        if self._closed:
+        if self._stopped():
             return None
         if self._child is not None and self._child.poll() is None:
             return self._child
@@ -87,8 +92,6 @@ class CatFile:
             )
         except OSError:
             self._starts = MAX_STARTS
-        if self._closed:  # `cancel` came while the child was being started, and may not have seen it
-            self._end()
         return self._child
 
     def _end(self) -> None:

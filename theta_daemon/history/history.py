@@ -30,7 +30,6 @@ _MAX_OBJECT_BYTES: Final = 256 << 20
 
 _KEPT_TREES: Final = 64
 _MAX_TAGS: Final = 16
-_CLOSE_SECONDS: Final = 2.0
 _UNSET: Final = frozenset({b"unspecified", b"unset"})
 
 
@@ -43,7 +42,10 @@ class HeadEntry:
 
 
 class History:
-    """What one session may know of its repository's past. `cache` is shared by all sessions, `counters` are its own."""
+    """What one session may know of its repository's past. `cache` is shared by all sessions, `counters` are its own.
+
+    When `cancelled` is set, what waits for git gets None, and so does all that would have to ask it later.
+    """
 
     def __init__(
         self,
@@ -52,12 +54,14 @@ class History:
         cache: PointerCache,
         counters: Counters,
         stderr_fd: int | None = None,
+        cancelled: threading.Event | None = None,
     ) -> None:
         self.repository = repository
         self._invocation = invocation
         self._counters = counters
         self._lock = threading.RLock()
-        self._objects = Objects(repository, invocation, stderr_fd)
+        self._stops = (threading.Event(), cancelled or threading.Event())
+        self._objects = Objects(repository, invocation, stderr_fd, lambda: any(stop.is_set() for stop in self._stops))
         # Where ids are replaced, an id does not name its content, and what this session reads is no other one's business.
         self._cache = PointerCache() if self._objects.replaced else cache
         self._index = Index(repository, invocation)
@@ -132,13 +136,9 @@ class History:
 
     def close(self) -> None:
         """End the git child, let go of the packs. From any thread, also while another one waits for git: that gets None."""
-        self._objects.cancel()
-        # A fetch that the child had started may still hold the reader's pipe; the reader then tidies up, not we.
-        if self._lock.acquire(timeout=_CLOSE_SECONDS):
-            try:
-                self._objects.close()
-            finally:
-                self._lock.release()
+        self._stops[0].set()
+        with self._lock:
+            self._objects.close()
 
     def __enter__(self) -> Self:
         return self

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,10 +38,12 @@ class GitObject:
 class Objects:
     """The objects of one repository, for one session."""
 
-    def __init__(self, repository: Repository, invocation: Invocation, stderr_fd: int | None) -> None:
+    def __init__(
+        self, repository: Repository, invocation: Invocation, stderr_fd: int | None, stopped: Callable[[], bool]
+    ) -> None:
         self._format = repository.object_format
         self._id_length = _ID_LENGTHS.get(repository.object_format, 64)
-        self._cat_file = CatFile(invocation, stderr_fd)
+        self._cat_file = CatFile(invocation, stderr_fd, stopped)
         self.replaced = has_replacements(repository, invocation)
         self._odb = None
         if repository.odb_readable and not self.replaced:
@@ -71,10 +74,6 @@ class Objects:
         if not self.replaced and object_id(self._format, kind, data) != oid:
             return None
         return GitObject(kind, data, "cat_file")
-
-    def cancel(self) -> None:
-        """Make a read that waits for git end without an answer, and all later ones. From any thread."""
-        self._cat_file.cancel()
 
     def close(self) -> None:
         """End the child and let go of the packs."""
