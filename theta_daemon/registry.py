@@ -40,8 +40,11 @@ UPDATES: Final = {
     "constant": "theta_daemon.updates.constant:Constant",
     "sparse": "theta_daemon.updates.sparse:Sparse",
     "delta": "theta_daemon.updates.delta:Delta",
+    "low-rank": "theta_daemon.updates.low_rank:LowRank",
+    "ia3": "theta_daemon.updates.ia3:IA3",
+    "random": "theta_daemon.updates.random:Random",
 }
-"""Built-in update types, in the order in which clean tries them."""
+"""Built-in update types; the first four in the order in which clean tries them, the others wait for hints."""
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _log: Final = logging.getLogger(__name__)
