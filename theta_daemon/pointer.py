@@ -185,9 +185,15 @@ def looks_like_pointer(head: bytes) -> bool:
 
 
 def newer_version(text: bytes) -> bool:
-    """Whether `text` says it is a pointer of a later version than this package writes."""
+    """Whether `text` is a whole JSON text that says it is a pointer of a later version than this package writes."""
     match = re.match(rb'\{"theta-pointer":([0-9]{1,9})[,}]', text)
-    return match is not None and int(match.group(1)) > VERSION
+    if match is None or int(match.group(1)) <= VERSION:
+        return False
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False  # damaged or made up: then it is content like any other
+    return True
 
 
 def parse(text: bytes) -> Pointer | None:

@@ -189,14 +189,16 @@ class _Build:
         remembered = {d: p for d, p in remembered.items() if p.previous is None or p.previous in self._commits}
         for parameter in remembered.values():
             self._planner.add_value(parameter)
-        workspace.resolve(self._planner)
+        self._commits = workspace.resolve(self._planner) | self._commits
         workspace.supply_lineages(self._planner)
         plan = self._planner.plan()
         usable = {}
         for extent, digest in zip(extents, digests, strict=True):
             key = value_key(digest, extent.spec)
             found = self._planner.shortest(key)
-            if found is not None and (digest in known or self._here(plan, key)):
+            if found is None or not (found.previous is None or found.previous in self._commits):
+                continue
+            if digest in known or self._here(plan, key):
                 usable[key] = found
         return usable
 

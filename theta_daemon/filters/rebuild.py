@@ -27,7 +27,7 @@ from theta_daemon.filters.chain import Chain, Records, Updates
 from theta_daemon.filters.digests import OrderedDigest
 from theta_daemon.filters.plan import FilePlan, Node, Plan
 from theta_daemon.pointer import Pointer, SkeletonRef
-from theta_daemon.store.skeleton import decode_skeleton
+from theta_daemon.store.skeleton import decode_skeleton, skeleton_digest
 from theta_daemon.store.tensor_cache import TensorCache
 from theta_daemon.tensor import Buffer, TensorSpec, Words
 
@@ -45,6 +45,8 @@ _GROUP_BYTES: Final = 1 << 20
 
 _WHOLE_LIMIT_BYTES: Final = 8 << 30
 """Values that cannot be computed by chunks may not be larger."""
+
+_DAMAGED: Final = "an object is damaged: run `git theta fsck --repair`, or remove the object and fetch it again with `git theta fetch`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,10 @@ class Rebuilder:
         record = self._machinery.records.record(skeleton.ref)
         if record.length != skeleton.stored:
             raise RecordError("the record's size is not the one in the pointer")
-        return decode_skeleton(record.read(0, record.length), room, count)
+        literals = decode_skeleton(record.read(0, record.length), room, count)
+        if skeleton_digest(literals) != skeleton.digest:
+            raise DigestError("the rebuilt skeleton is not the one that was added", _DAMAGED)
+        return literals
 
     def _submit_group(self, group: _Group) -> _Work:
         ready: list[Buffer] = []
@@ -288,9 +293,10 @@ class Rebuilder:
 
     def _chain(self, key: str) -> tuple[Chain, list[str]]:
         """The chain to `key`, and the key of the value it starts from, if it does not start from nothing."""
-        nodes = self._plan.chain(key, self._is_at_hand)
-        base = nodes[0].base if nodes else key
-        start = None if base is None else self._at_hand(base)
+        with self._lock:  # one look: a value may be let go at any time
+            nodes = self._plan.chain(key, self._values.__contains__)
+            base = nodes[0].base if nodes else key
+            start = None if base is None else self._values.get(base)
         if start is not None and nodes:
             start = self._fitting(start, nodes[0].spec)
         machinery = self._machinery
@@ -348,8 +354,7 @@ class Rebuilder:
         if digest != node.digest and node.digest is not None:
             raise DigestError(
                 f"parameter {node.name!r}, object {node.ref.object}: the rebuilt value is not the one that was added",
-                "an object of this parameter's chain is damaged: run `git theta fsck --repair`, or remove the object and "
-                "fetch it again with `git theta fetch`",
+                _DAMAGED,
             )
 
     def _submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:

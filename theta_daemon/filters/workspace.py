@@ -56,11 +56,15 @@ class Workspace:
         except PointerError:
             return None
 
-    def resolve(self, planner: Planner) -> None:
-        """Walk back through git's history until nothing is wanted."""
+    def resolve(self, planner: Planner) -> dict[str, str]:
+        """Walk back through git's history until nothing is wanted. The commits of the previous pointers met, by blob id."""
+        commits: dict[str, str] = {}
         while wanted := planner.wanted():
             for blob, pointer in self.pointers(wanted).items():
+                if pointer is not None:
+                    commits |= pointer.history
                 planner.supply(blob, pointer)
+        return commits
 
     def supply_lineages(self, planner: Planner) -> None:
         """Give `planner` the lineages it wants, as far as their objects are here."""
