@@ -170,7 +170,7 @@ def test_many_tensors() -> None:
     source = BytesSource(file(header, bytes(16 * 30_000)))
     begun = time.process_time()
     assert len(Safetensors().layout(source)) == 30_000
-    assert time.process_time() - begun < 3  # 0.3 s on an idle core
+    assert time.process_time() - begun < 5  # 0.3 s on an idle core
     assert source.bytes_read < source.size - 16 * 30_000 + 100
 
 

@@ -12,7 +12,7 @@ import math
 from typing import Any, ClassVar, Final, NoReturn
 
 from theta_daemon.errors import FormatError
-from theta_daemon.formats.base import Extent, Format, Source, checked
+from theta_daemon.formats.base import MAX_DIMENSIONS, MAX_PARAMETERS, Extent, Format, Source, checked
 from theta_daemon.tensor import DTYPES, MAX_BYTES, TensorSpec, flat_bytes
 
 MAX_HEADER_BYTES: Final = 100_000_000
@@ -20,8 +20,6 @@ MAX_HEADER_BYTES: Final = 100_000_000
 
 MAX_HEADER_ITEMS: Final = 4_000_000
 """Brackets and commas in a header: each may cost an object in memory. 65,536 tensors need 1.2 million."""
-
-_MAX_DIMENSIONS: Final = 64
 
 
 class Safetensors(Format):
@@ -40,6 +38,8 @@ class Safetensors(Format):
             raise FormatError("no safetensors header")
         length = int.from_bytes(bytes(source.read(0, 8)), "little")
         header = _parse(bytes(source.read(8, length)))
+        if len(header) > MAX_PARAMETERS + 1:
+            raise FormatError("the safetensors header has too many tensors")
         start = 8 + length
         extents = [_extent(name, entry, start) for name, entry in header.items() if name != "__metadata__"]
         return checked(extents, source.size)
@@ -78,7 +78,7 @@ def _extent(name: str, entry: Any, start: int) -> Extent:
     if not isinstance(dtype, str) or not _counts(shape) or not _counts(offsets) or len(offsets) != 2:
         raise wrong
     begin, end = offsets
-    if end < begin or len(shape) > _MAX_DIMENSIONS:
+    if end < begin or len(shape) > MAX_DIMENSIONS:
         raise wrong
     known = DTYPES.get(dtype)
     if known is None:

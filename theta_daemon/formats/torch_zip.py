@@ -210,7 +210,7 @@ def _label(key: Any) -> str:
 
 
 def _walk(start: _Path | None, root: Any) -> Iterator[tuple[_Path | None, Any]]:
-    """Every placeholder once, with the first path that leads to it, in the order of the pickle."""
+    """Every call and storage once, with the first path that leads to it, in the order of the pickle."""
     seen: set[int] = set()
     todo: list[tuple[_Path | None, Any]] = [(start, root)]
     while todo:
@@ -218,7 +218,8 @@ def _walk(start: _Path | None, root: Any) -> Iterator[tuple[_Path | None, Any]]:
         if id(node) in seen or not isinstance(node, _PLACEHOLDERS):
             continue
         seen.add(id(node))
-        yield path, node
+        if isinstance(node, Call | Persistent):
+            yield path, node
         below = [
             (path if label is _HERE else _Path(path, label), value)
             for label, value in _children(node)
