@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+Data = bytes
 
 _NAMES = {"f4": "F32", "f8": "F64", "f2": "F16", "u2": "BF16", "i8": "I64", "u1": "U8", "b1": "BOOL"}
 
@@ -39,10 +40,10 @@ class Model:
     tensors: Mapping[str, Array] = field(default_factory=dict)
     metadata: Mapping[str, str] | None = None
 
-    def data(self) -> bytes:
+    def bytes(self) -> Data:
         return safetensors(self.tensors, self.metadata)
 
-    def npz(self) -> bytes:
+    def npz(self) -> Data:
         """The same tensors as numpy stores them."""
         file = io.BytesIO()
         np.savez(file, **self.tensors)  # type: ignore[arg-type]

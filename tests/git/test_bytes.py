@@ -63,7 +63,7 @@ def test_every_kind_of_file(either: GitRepo) -> None:
     current = model()
     for number in range(4):
         current = current.step(number)
-        data = current.data()
+        data = current.bytes()
         versions.append(
             {
                 "a.safetensors": data,
@@ -118,12 +118,12 @@ def test_a_real_model_through_time(repo: GitRepo) -> None:
 def test_empty_tensors_and_no_tensors(repo: GitRepo) -> None:
     """A checkpoint of nothing but empty tensors, and one without any."""
     nothing = Model({"a": np.zeros((0, 3), "<f4"), "b": np.zeros((5, 0), "<f8")})
-    check(repo, [{"m": nothing.data()}, {"m": Model().data()}, {"m": nothing.without("a").data()}])
+    check(repo, [{"m": nothing.bytes()}, {"m": Model().bytes()}, {"m": nothing.without("a").bytes()}])
 
 
 def test_an_add_of_the_same_bytes_elsewhere_needs_no_new_object(repo: GitRepo, short_dir: Path) -> None:
     """The same file under another name and in another folder is stored once."""
-    data = model().data()
+    data = model().bytes()
     repo.commit("one", a=data)
     objects = sorted((repo.path / ".git" / "lfs" / "objects").rglob("*"))
     repo.commit("two", **{"b": data, "folder/c": data})

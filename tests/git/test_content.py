@@ -40,7 +40,7 @@ def test_a_value_that_comes_back(repo: GitRepo) -> None:
     second = first.tune(1)
     versions = {}
     for number, version in enumerate([first, second, first, second]):
-        data = version.data()
+        data = version.bytes()
         versions[repo.commit(str(number), m=data)] = data
     assert repo.blob("m", "HEAD") == repo.blob("m", "HEAD~2")
     all_right(repo, versions)
@@ -56,7 +56,7 @@ def test_some_values_come_back_while_others_move_on(repo: GitRepo) -> None:
     mixed = history[3].put(**{name: history[1].tensors[name]}).edit("ids", 9)
     onwards = mixed.edit(name, 10)
     for number, version in enumerate([*history, mixed, onwards, onwards.put(**{name: history[2].tensors[name]})]):
-        data = version.data()
+        data = version.bytes()
         versions[repo.commit(str(number), m=data)] = data
     returned = pointer(repo, "m", "HEAD~2").by_name[name]
     assert returned.ref == pointer(repo, "m", "HEAD~5").by_name[name].ref
@@ -66,12 +66,12 @@ def test_some_values_come_back_while_others_move_on(repo: GitRepo) -> None:
 def test_a_renamed_file_goes_on(repo: GitRepo) -> None:
     """After `git mv` the unchanged parameters keep their records, also when some change in the same commit."""
     first = model()
-    versions = {repo.commit("one", m=first.data()): first.data()}
+    versions = {repo.commit("one", m=first.bytes()): first.bytes()}
     second = first.tune(1)
-    versions[repo.commit("two", m=second.data())] = second.data()
+    versions[repo.commit("two", m=second.bytes())] = second.bytes()
     repo("mv", "m", "n")
     third = second.retrain("layer.0.weight", 5)
-    repo.commit("three", n=third.data())
+    repo.commit("three", n=third.bytes())
     before, after = pointer(repo, "m", "HEAD~1"), pointer(repo, "n")
     same = [name for name in after.by_name if name != "layer.0.weight"]
     # What the memo alone knows is used where it stands on its own; the others are encoded afresh.
@@ -80,20 +80,20 @@ def test_a_renamed_file_goes_on(repo: GitRepo) -> None:
     assert all(after.by_name[name].ref == before.by_name[name].ref for name in alone)
     all_right(repo, versions)
     repo("checkout", "-q", "main")
-    assert repo.read("n") == third.data()
+    assert repo.read("n") == third.bytes()
 
 
 def test_equal_tensors_are_stored_once(repo: GitRepo) -> None:
     """The same value under several names and in several files has one record."""
     array = np.random.default_rng(0).standard_normal((40, 50)).astype("<f4")
-    repo.commit("one", m=Model({"a": array, "b": array}).data())
+    repo.commit("one", m=Model({"a": array, "b": array}).bytes())
     found = pointer(repo, "m").by_name
     assert found["a"].ref == found["b"].ref
-    repo.commit("two", n=Model({"x": array, "new": array + 1}).data())
+    repo.commit("two", n=Model({"x": array, "new": array + 1}).bytes())
     assert pointer(repo, "n").by_name["x"].ref == found["a"].ref
     changed = Model({"a": array, "b": array + np.float32(1e-3), "c": array.reshape(50, 40)})
     versions = {repo.head(): repo.read("m")}
-    versions[repo.commit("three", m=changed.data())] = changed.data()
+    versions[repo.commit("three", m=changed.bytes())] = changed.bytes()
     all_right(repo, versions)
 
 
@@ -103,7 +103,7 @@ def test_another_shape_or_type_under_the_same_name(repo: GitRepo) -> None:
     shapes = [array, array.reshape(50, 40), array.astype("<f2"), array.astype("<f8"), array[:20], array]
     versions = {}
     for number, value in enumerate(shapes):
-        data = Model({"a": value, "b": array + number}).data()
+        data = Model({"a": value, "b": array + number}).bytes()
         versions[repo.commit(str(number), m=data)] = data
         assert pointer(repo, "m").by_name["a"].previous is None
     all_right(repo, versions)
@@ -115,7 +115,7 @@ def test_a_name_that_goes_and_comes_back(repo: GitRepo) -> None:
     steps = [first, first.without("layer.0.weight"), first, first.without("ids"), first.tune(3)]
     versions = {}
     for number, version in enumerate(steps):
-        data = version.data()
+        data = version.bytes()
         versions[repo.commit(str(number), m=data)] = data
     assert (
         pointer(repo, "m", "HEAD~2").by_name["layer.0.weight"] == pointer(repo, "m", "HEAD~4").by_name["layer.0.weight"]
@@ -126,14 +126,14 @@ def test_a_name_that_goes_and_comes_back(repo: GitRepo) -> None:
 def test_a_file_that_changes_its_kind(repo: GitRepo) -> None:
     """safetensors, then npz, then text, then empty, then safetensors again, all under one name."""
     first = model()
-    kinds = [first.data(), first.npz(), b"just text\n", b"", first.tune(1).data(), b"\0" * 5000, first.data()]
+    kinds = [first.bytes(), first.npz(), b"just text\n", b"", first.tune(1).bytes(), b"\0" * 5000, first.bytes()]
     versions = {repo.commit(str(number), m=data): data for number, data in enumerate(kinds)}
     all_right(repo, versions)
 
 
 def test_constants_are_no_longer_than_a_line(repo: GitRepo) -> None:
     """Ones and zeros take a few bytes."""
-    repo.commit("one", m=Model({"a": np.ones(100_000, "<f4"), "b": np.full(9, 7, "<i8")}).data())
+    repo.commit("one", m=Model({"a": np.ones(100_000, "<f4"), "b": np.full(9, 7, "<i8")}).bytes())
     assert {p.update for p in pointer(repo, "m").parameters} == {"constant"}
     assert sum(p.stored for p in pointer(repo, "m").parameters) < 60
 
@@ -145,7 +145,7 @@ def test_chains_end(repo: GitRepo) -> None:
     versions = {}
     depths = []
     for number in range(9):
-        data = version.data()
+        data = version.bytes()
         versions[repo.commit(str(number), m=data)] = data
         depths.append(pointer(repo, "m").by_name["embed.weight"].depth)
         version = version.edit("embed.weight", number)
@@ -155,7 +155,7 @@ def test_chains_end(repo: GitRepo) -> None:
 
 def test_a_pointer_is_cleaned_to_itself(repo: GitRepo, short_dir: Path) -> None:
     """A pointer in the work tree, left there by a checkout that skipped smudging, is added as what it is."""
-    data = model().data()
+    data = model().bytes()
     repo.commit("one", m=data)
     text = repo.blob("m")
     (repo.path / "m").unlink()
@@ -172,7 +172,7 @@ def test_a_pointer_is_cleaned_to_itself(repo: GitRepo, short_dir: Path) -> None:
 
 def test_what_looks_like_a_pointer_and_is_none(repo: GitRepo) -> None:
     """Halves of pointers, text with conflict marks and pointers that break a rule come back as they were added."""
-    repo.commit("one", m=model().data())
+    repo.commit("one", m=model().bytes())
     text = repo.blob("m")
     odd = {
         "half": text[: len(text) // 2],
@@ -192,7 +192,7 @@ def test_what_looks_like_a_pointer_and_is_none(repo: GitRepo) -> None:
 
 def test_raw_files_from_before_the_filter(repo: GitRepo) -> None:
     """A checkpoint that was committed without the filter is checked out as it is, with a warning; renormalize cures it."""
-    data = model().data()
+    data = model().bytes()
     repo.write(".gitattributes", b"")
     repo.commit("raw", m=data)
     repo.write(".gitattributes", b"m filter=theta -text\n")
