@@ -193,3 +193,9 @@ def test_the_table_has_every_setting() -> None:
     assert all(f"| `{setting.key}` | `{setting.environment}` |" in table for setting in SETTINGS)
     assert len(table.splitlines()) == len(SETTINGS) + 3
     assert {setting.field for setting in SETTINGS} | {"theta_urls"} == set(Settings.model_fields)
+
+
+def test_the_readme_has_the_table() -> None:
+    """The README's table is the one the code makes."""
+    readme = Path(__file__).resolve().parents[1] / "README.md"
+    assert settings_table() in readme.read_text()

@@ -14,6 +14,7 @@ from theta_daemon.history import trees
 from theta_daemon.history.cache import PointerCache
 from theta_daemon.history.history import HeadEntry, History
 from theta_daemon.history.index import IndexEntry
+from theta_daemon.history.memo import Memo
 from theta_daemon.history.repository import Repository
 from theta_daemon.invocation import Invocation
 
@@ -291,3 +292,26 @@ def test_a_bare_repository_has_commits_and_no_index(git: GitRepo) -> None:
         assert history.blob(history.blob_id(b"1")) == b"1"
         assert history.index_entry(b"f") is None
         assert history.attribute(b"f", "theta-format") is None
+
+
+@pytest.mark.parametrize("name", [b"not utf-8 \xff", b"new\nline", b"per%20cent?#x", "Käse".encode()])
+def test_a_repository_may_have_any_name(short_dir: Path, name: bytes) -> None:
+    """Repository, index, objects, attributes and memo work in a directory of any name, linked work trees too."""
+    repo = GitRepo(Path(os.fsdecode(os.fsencode(short_dir) + b"/" + name)))
+    repo.path.mkdir()
+    repo("init", "-q")
+    repo.write(".gitattributes", b"f theta-format=npz\n")
+    commit = repo.commit(f=b"1")
+    repo("worktree", "add", "-q", "--detach", "linked")
+    for top in (repo.path, repo.path / "linked"):
+        with past(top) as history:
+            assert history.repository.work_tree == top
+            assert history.index_entry(b"f") == IndexEntry(history.blob_id(b"1"), unmerged=False)
+            assert history.head_entry(b"f") == HeadEntry(commit, history.blob_id(b"1"))
+            assert history.blob(history.blob_id(b"1")) == b"1"
+            assert history.attribute(b"f", "theta-format") == "npz"
+            memo = Memo(history.repository.scratch_dir / "memo.sqlite")
+            memo.remember("key", b"text")
+            memo.close()
+            assert memo.pointer("key") == b"text"
+            memo.close()
