@@ -103,7 +103,8 @@ class Group(Generic[_Plugin]):
 
     def problems(self) -> list[str]:
         """What could not be loaded so far and why, for a person."""
-        return [error.message for error in self._broken.values()]
+        with self._lock:
+            return [error.message for error in self._broken.values()]
 
     def _builtin_point(self, name: str) -> EntryPoint | None:
         value = self._builtin.get(name)

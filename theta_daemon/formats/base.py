@@ -13,7 +13,7 @@ from json.encoder import encode_basestring
 from typing import ClassVar, Final
 
 from theta_daemon.errors import FormatError
-from theta_daemon.tensor import MAX_BYTES, Buffer, TensorSpec
+from theta_daemon.tensor import DTYPES, MAX_BYTES, Buffer, TensorSpec
 
 MAX_PARAMETERS: Final = 1 << 16
 """A checkpoint of more is opaque: its pointer could grow beyond what git and `pointer.MAX_POINTER_BYTES` take."""
@@ -89,8 +89,10 @@ def checked(extents: Sequence[Extent], size: int) -> list[Extent]:
             raise FormatError(f"parameter {extent.name!r} overlaps another or lies outside the file")
         position = end
         shape = extent.spec.shape
-        if len(shape) > MAX_DIMENSIONS or max(shape, default=0) >= MAX_BYTES:
+        if len(shape) > MAX_DIMENSIONS or not all(type(side) is int and 0 <= side < MAX_BYTES for side in shape):
             raise FormatError(f"parameter {extent.name!r} has an impossible shape")
+        if DTYPES.get(extent.spec.dtype.name) != extent.spec.dtype:
+            raise FormatError(f"parameter {extent.name!r} has a dtype that pointers do not know")
         try:
             spelled += len(encode_basestring(extent.name).encode()) + 20 * len(shape)
         except UnicodeEncodeError as error:
