@@ -9,13 +9,13 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.gitrepo import GitRepo
+from tests.store.disks import tiny_disk
 from theta_daemon.errors import MissingObjectError, RecordError, StoreError
 from theta_daemon.store.alternates import alternate_roots
 from theta_daemon.store.lfs import LfsStore
@@ -107,20 +107,6 @@ def test_foreign_files_in_the_temporary_folder_are_left_alone(store: LfsStore) -
     os.utime(foreign, (0, 0))
     put(LfsStore(store.root, umask=0o022), b"b")
     assert foreign.exists()
-
-
-@contextmanager
-def tiny_disk(path: Path, size: str = "3m") -> Iterator[None]:
-    path.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", path], capture_output=True, check=False
-    )
-    if done.returncode:
-        pytest.skip("cannot mount a file system here")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", path], check=True)
 
 
 def fill(write: Callable[[bytes], object], step: int) -> None:

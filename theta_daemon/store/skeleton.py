@@ -36,7 +36,7 @@ def encode_skeleton(literals: Sequence[Buffer]) -> bytes:
     if not 1 <= len(literals) <= MAX_LITERALS:
         raise ValueError(f"a skeleton has 1 to {MAX_LITERALS} literals")
     total = sum(memoryview(literal).nbytes for literal in literals)
-    parts = list(_payload(literals))
+    parts = list(pack_literals(literals))
     size = total + 8 * len(literals)
     compressor = zstandard.ZstdCompressor(level=_LEVEL if size <= _LARGE_BYTES else _FAST_LEVEL, write_checksum=False)
     stream = compressor.compressobj(size=size)
@@ -49,7 +49,7 @@ def encode_skeleton(literals: Sequence[Buffer]) -> bytes:
 def skeleton_digest(literals: Sequence[Buffer]) -> str:
     """BLAKE3 of what the record holds: the lengths and the bytes of all literals."""
     digest = blake3()
-    for part in _payload(literals):
+    for part in pack_literals(literals):
         digest.update(part)
     return digest.hexdigest()
 
@@ -71,21 +71,32 @@ def decode_skeleton(data: Buffer, max_bytes: int, literals: int | None = None) -
         raise RecordError(f"skeleton has {count} literals where {literals} are needed")
     if total > max_bytes:
         raise RecordError(f"skeleton declares {total} bytes where the file has room for {max_bytes}")
-    payload = memoryview(_inflate(view[_HEAD.size :], total + 8 * count))
-    lengths = struct.unpack_from(f"<{count}Q", payload)
-    if sum(lengths) != total:
-        raise RecordError("skeleton's lengths do not add up")
-    found = []
-    position = 8 * count
-    for length in lengths:
-        found.append(payload[position : position + length])
-        position += length
-    return found
+    return unpack_literals(_inflate(view[_HEAD.size :], total + 8 * count), count)
 
 
-def _payload(literals: Sequence[Buffer]) -> Iterator[Buffer]:
+def pack_literals(literals: Sequence[Buffer]) -> Iterator[Buffer]:
+    """What a record holds before it is compressed, in parts: the bytes that `skeleton_digest` is the digest of.
+
+    As long as 8 bytes a literal and the literals together.
+    """
     yield struct.pack(f"<{len(literals)}Q", *(memoryview(literal).nbytes for literal in literals))
     yield from literals
+
+
+def unpack_literals(payload: Buffer, literals: int) -> list[memoryview]:
+    """The `literals` literals that `pack_literals` was given, as views. Raises RecordError."""
+    view = memoryview(payload)
+    position = 8 * literals
+    if view.nbytes < position:
+        raise RecordError("skeleton is too short for its lengths")
+    lengths = struct.unpack_from(f"<{literals}Q", view)
+    if position + sum(lengths) != view.nbytes:
+        raise RecordError("skeleton's lengths do not add up")
+    found = []
+    for length in lengths:
+        found.append(view[position : position + length])
+        position += length
+    return found
 
 
 def _inflate(frame: memoryview, size: int) -> bytes:

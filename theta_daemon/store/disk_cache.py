@@ -1,0 +1,290 @@
+"""Rebuilt values on disk, by digest: makes the next checkout instant, also on another machine, in another process, offline.
+
+```
+<folder>/CACHEDIR.TAG            backup programs pass it over
+<folder>/v1/ab/<digest>          a value's raw bytes
+<folder>/v1/ab/<digest>.planes   the same, compressed (`cached_value`)
+<folder>/v1/ab/<random>.tmp      being written
+```
+
+Rules:
+- Nothing in here is ever trusted: a value is what has the digest it is called by (BLAKE3), computed at each reading. What
+  is truncated, changed, foreign or of another type is no entry; it is deleted where that is possible, and written anew.
+- Nothing in here is ever needed: no failure to write, read or delete is an error, only a count. It may vanish at any time.
+- No locks: entries appear by rename and go by unlink, whoever else does the same at the same time. Who has an entry open
+  keeps it.
+- The budget bounds the bytes of all entries, the least recently used go first (modification times, renewed by use). Other
+  processes' writing shows at the next survey, so the budget may be exceeded by what they write in between.
+- Portable: digests and raw bytes; no path, owner, machine or repository in it. Can be saved and restored as a folder.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from theta_daemon.errors import RecordError, StoreError
+from theta_daemon.store.base import OBJECT_ID
+from theta_daemon.store.cached_value import CachedValue, compressed_parts
+from theta_daemon.store.disk import FileReader
+from theta_daemon.tensor import Buffer
+
+COMPRESSED: Final = ".planes"
+_TEMPORARY: Final = ".tmp"
+_VERSION: Final = "v1"
+_TAG: Final = (
+    b"Signature: 8a477f597d28d172789f06886806bc55\n# Rebuilt parameters of theta-daemon; may be deleted at any time.\n"
+)
+_LOW_MARK: Final = 0.9
+"""An eviction goes down to this part of the budget, so that not every value starts one."""
+_SURVEY_PART: Final = 16
+"""Others' writing is looked at after each 1/16 of the budget that we write ourselves."""
+_ABANDONED_SECONDS: Final = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class DiskCacheStats:
+    """What was done through this object, and what the folder held at the last survey plus what was written since."""
+
+    budget_bytes: int
+    size_bytes: int
+    hits: int = 0
+    misses: int = 0
+    rejected: int = 0
+    """Entries that were not what they were called."""
+    written: int = 0
+    unwritten: int = 0
+    """Values that could not be kept: no space, no permission."""
+    evictions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file of the cache. `used` is its modification time in seconds."""
+
+    path: Path
+    digest: str
+    size: int
+    used: float
+
+
+class DiskCache:
+    """The cache in `folder`, within `budget_bytes` (0: nothing is written). Thread-safe; any number of processes share it."""
+
+    def __init__(self, folder: Path, budget_bytes: int, *, umask: int = 0o077, compress: bool = False) -> None:
+        self.folder = folder
+        self.budget_bytes = budget_bytes
+        self._values = folder / _VERSION
+        self._umask = umask
+        self._compress = compress
+        self._lock = threading.Lock()
+        self._size: int | None = None  # of all entries, as far as known; None before the first survey
+        self._since_survey = 0
+        self._stats = DiskCacheStats(budget_bytes, 0)
+
+    def get(self, digest: str, nbytes: int) -> memoryview | None:
+        """The whole value of `nbytes` bytes, verified; None when it is not here."""
+        value = self._lookup(digest, nbytes)
+        if value is None:
+            return None
+        try:
+            data = value.whole(digest)
+        except (RecordError, StoreError, MemoryError):
+            self._reject(digest)
+            return None
+        finally:
+            value.close()
+        self._used(digest)
+        return data
+
+    def open(self, digest: str, nbytes: int) -> CachedValue | None:
+        """The value to be read in pieces, verified before this returns, without ever holding all of it."""
+        value = self._lookup(digest, nbytes)
+        if value is None:
+            return None
+        try:
+            value.verify(digest)
+        except (RecordError, StoreError):
+            value.close()
+            self._reject(digest)
+            return None
+        self._used(digest)
+        return value
+
+    def has(self, digest: str) -> bool:
+        """Whether there is an entry of that name. Says nothing about what is in it."""
+        return any(path.is_file() for path in self._paths(digest))
+
+    def put(self, digest: str, value: Buffer, word_bytes: int = 1) -> bool:
+        """Keep `value`, whose digest the caller has checked; whether it is here now. Words of `word_bytes` compress best so."""
+        nbytes = memoryview(value).nbytes
+        if nbytes > self.budget_bytes or self.has(digest):
+            return nbytes <= self.budget_bytes
+        raw, compressed = self._paths(digest)
+        parts: list[Buffer] = [value]
+        path = raw
+        if self._compress:
+            parts = compressed_parts(value, word_bytes)
+            path = compressed
+        size = sum(memoryview(part).nbytes for part in parts)
+        if not self._make_room(size) or not self._write(path, parts):
+            self._count(unwritten=1)
+            return False
+        self._count(written=1)
+        with self._lock:
+            self._size = (self._size or 0) + size
+            self._since_survey += size
+        return True
+
+    def trim(self, to_bytes: int) -> DiskCacheStats:
+        """Survey the folder and delete the least recently used entries until at most `to_bytes` are left."""
+        entries = sorted(self.entries(), key=lambda entry: entry.used)
+        size = sum(entry.size for entry in entries)
+        evicted = 0
+        for entry in entries:
+            if size <= to_bytes:
+                break
+            with suppress(OSError):
+                entry.path.unlink()
+                evicted += 1
+                size -= entry.size
+        with self._lock:
+            self._size = size
+            self._since_survey = 0
+        self._count(evictions=evicted)
+        return self.stats()
+
+    def entries(self) -> Iterator[Entry]:
+        """All entries, in no order. Abandoned temporary files are deleted on the way."""
+        for folder in _scan(self._values):
+            if not folder.is_dir(follow_symlinks=False) or len(folder.name) != 2:
+                continue
+            for file in _scan(Path(folder.path)):
+                entry = self._entry(file)
+                if entry is not None:
+                    yield entry
+
+    def stats(self) -> DiskCacheStats:
+        with self._lock:
+            return replace(self._stats, size_bytes=self._size or 0)
+
+    def _entry(self, file: os.DirEntry[str]) -> Entry | None:
+        try:
+            status = file.stat(follow_symlinks=False)
+        except OSError:
+            return None
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        if file.name.endswith(_TEMPORARY):
+            if status.st_mtime < time.time() - _ABANDONED_SECONDS:
+                with suppress(OSError):
+                    Path(file.path).unlink()
+            return None
+        digest = file.name.removesuffix(COMPRESSED)
+        if OBJECT_ID.fullmatch(digest) is None:
+            return None
+        return Entry(Path(file.path), digest, status.st_size, status.st_mtime)
+
+    def _paths(self, digest: str) -> tuple[Path, Path]:
+        if OBJECT_ID.fullmatch(digest) is None:
+            raise ValueError(f"{digest!r} is not a digest")
+        folder = self._values / digest[:2]
+        return folder / digest, folder / f"{digest}{COMPRESSED}"
+
+    def _lookup(self, digest: str, nbytes: int) -> CachedValue | None:
+        for path, compressed in zip(self._paths(digest), (False, True), strict=True):
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+            except FileNotFoundError:
+                continue
+            except OSError:  # a link, somebody else's, a bad disk
+                self._reject(digest)
+                continue
+            reader = FileReader(fd, path)
+            with suppress(RecordError, StoreError):
+                if reader.regular:
+                    return CachedValue(reader, nbytes, compressed=compressed)
+            reader.close()
+            self._reject(digest)
+        self._count(misses=1)
+        return None
+
+    def _reject(self, digest: str) -> None:
+        self._count(rejected=1)
+        for path in self._paths(digest):
+            with suppress(OSError):
+                path.unlink()
+            with suppress(OSError):
+                path.rmdir()
+
+    def _used(self, digest: str) -> None:
+        self._count(hits=1)
+        for path in self._paths(digest):
+            with suppress(OSError):
+                os.utime(path)
+                return
+
+    def _make_room(self, size: int) -> bool:
+        with self._lock:
+            known, since = self._size, self._since_survey
+        if known is None or since + size > self.budget_bytes // _SURVEY_PART:
+            known = self.trim(self.budget_bytes).size_bytes
+        if known + size > self.budget_bytes:
+            known = self.trim(int(max(0, min(self.budget_bytes * _LOW_MARK, self.budget_bytes - size)))).size_bytes
+        return known + size <= self.budget_bytes
+
+    def _write(self, path: Path, parts: list[Buffer]) -> bool:
+        temporary = path.with_name(f"{secrets.token_hex(12)}{_TEMPORARY}")
+        try:
+            self._make_folder(path.parent)
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError:
+            return False
+        try:
+            with os.fdopen(fd, "wb", buffering=0) as file:
+                os.fchmod(fd, 0o666 & ~self._umask)
+                for part in parts:
+                    view = memoryview(part).cast("B")
+                    while view.nbytes:
+                        view = view[file.write(view) or 0 :]
+            temporary.replace(path)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink()
+            return False
+        return True
+
+    def _make_folder(self, folder: Path) -> None:
+        if folder.is_dir():
+            return
+        if not self.folder.is_dir():
+            # Private, unless its owner made it beforehand to share it: models in here may not be everybody's.
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                self.folder.mkdir(0o700)
+            with suppress(OSError):
+                (self.folder / "CACHEDIR.TAG").write_bytes(_TAG)
+        for path in (self._values, folder):
+            with suppress(FileExistsError):
+                path.mkdir(0o700)
+                path.chmod(stat.S_IMODE(path.stat().st_mode) & stat.S_ISGID | (0o777 & ~self._umask))
+
+    def _count(self, **amounts: int) -> None:
+        with self._lock:
+            self._stats = replace(self._stats, **{name: getattr(self._stats, name) + n for name, n in amounts.items()})
+
+
+def _scan(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
