@@ -166,6 +166,21 @@ def _is(file: Path, sha256: str) -> bool:
     return file.exists() and _sha256(file) == sha256
 
 
+def torch_checkpoint(target: Path, seed: int, width: int = 64) -> None:
+    """A training state as `torch.save` writes it: model, optimizer after a step, EMA copy, scalars. Needs torch."""
+    import torch
+
+    torch.manual_seed(seed)
+    layers = [torch.nn.Linear(width, width), torch.nn.BatchNorm1d(width), torch.nn.Linear(width, 8)]
+    model = torch.nn.Sequential(*layers)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(5, width)).sum().backward()
+    optimizer.step()
+    ema = {name: value.clone() for name, value in model.state_dict().items()}
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "ema": [ema], "step": seed, "lr": 0.1}
+    torch.save(state, target)
+
+
 @contextmanager
 def _locked() -> Iterator[None]:
     FOLDER.mkdir(parents=True, exist_ok=True)

@@ -40,15 +40,12 @@ def laid_out(data: bytes) -> dict[str, Extent]:
     return {extent.name: extent for extent in extents}
 
 
-def training_state() -> dict[str, Any]:
-    """A model, its optimizer after a step, an EMA copy: what a trainer saves."""
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
-    optimizer = torch.optim.AdamW(model.parameters())
-    model(torch.ones(5, 3)).sum().backward()
-    optimizer.step()
-    ema = {name: value.clone() for name, value in model.state_dict().items()}
-    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "ema": [ema], "step": 7, "lr": 0.1}
+@pytest.fixture
+def training(tmp_path: Path) -> Path:
+    """What a trainer saves: model, optimizer, EMA copy."""
+    path = tmp_path / "training.pt"
+    inputs.torch_checkpoint(path, seed=3, width=5)
+    return path
 
 
 def tensors_below(value: Any, path: str = "") -> dict[str, torch.Tensor]:
@@ -71,18 +68,17 @@ class TestTorchZip(FormatContract):
     format: ClassVar[Format] = TorchZip()
 
     @pytest.fixture(params=["training", "jit", *REAL[-1:]])
-    def sample(self, request: pytest.FixtureRequest) -> bytes:
+    def sample(self, request: pytest.FixtureRequest, training: Path) -> bytes:
         if request.param == "training":
-            return saved(training_state())
+            return training.read_bytes()
         return inputs.path("silero-jit" if request.param == "jit" else request.param).read_bytes()
 
 
-def test_training_state() -> None:
+def test_training_state(training: Path) -> None:
     """Model, optimizer and EMA tensors have the names, shapes and bytes that torch gives them."""
-    state = training_state()
-    data = saved(state)
+    data = training.read_bytes()
     extents = laid_out(data)
-    expected = tensors_below(state)
+    expected = tensors_below(torch.load(training))
     assert extents.keys() == expected.keys()
     for name, tensor in expected.items():
         extent = extents[name]
@@ -204,9 +200,9 @@ def contents(data: bytes) -> dict[str, bytes]:
     return {name: data[extent.offset : extent.end] for name, extent in laid_out(data).items()}
 
 
-def test_zip_layouts() -> None:
+def test_zip_layouts(training: Path) -> None:
     """Alignment, zip64 fields and data descriptors change nothing about what is found."""
-    data = saved(training_state())
+    data = training.read_bytes()
     expected = contents(data)
     assert contents(rezipped(data)) == expected
     pipe = Pipe()
