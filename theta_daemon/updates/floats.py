@@ -32,6 +32,9 @@ FloatName = Literal["F64", "F32", "F16", "BF16"]
 FLOATS: Final[tuple[FloatName, ...]] = get_args(FloatName)
 """The dtypes this arithmetic is for."""
 
+_EXACT: Final = 1 << 53
+"""Integers up to here are float64s."""
+
 _QUIET_NAN: Final = {"F64": 0x7FF8 << 48, "F32": 0x7FC00000, "F16": 0x7E00, "BF16": 0x7FC0}
 _ABOVE_INFINITY: Final = {"F64": 0x7FF << 53, "F32": 0xFF << 24, "F16": 0x1F << 11, "BF16": 0xFF << 8}
 """Infinity's bits without the sign, doubled; what is above is a NaN."""
@@ -67,10 +70,9 @@ def as_array(data: Any) -> Array:
     names = {"float64": "F64", "float32": "F32", "float16": "F16"}
     name = names.get(array.dtype.name)
     if name is None:
-        wide = array.astype(np.float64) if array.dtype.kind in "iu" else array
-        if wide.dtype != np.float64 or not np.array_equal(wide, array):
+        if array.dtype.kind not in "iu" or np.any((array > _EXACT) | (array < -_EXACT)):
             raise HintError(f"an array of numpy dtype {array.dtype} where floats are needed")
-        array, name = wide, "F64"
+        array, name = array.astype(np.float64), "F64"
     dtype = DTYPES[name]
     little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     return Array(TensorSpec(dtype, array.shape), little.reshape(-1).view(dtype.word_dtype))
