@@ -34,6 +34,9 @@ WHOLE_BYTES: Final = 8 << 20
 KEPT_BYTES: Final = 64 << 20
 """Up to this size every form of a value is encoded in full to find the smallest; beyond it, of a sample of chunks."""
 
+HINTED_BYTES: Final = 1 << 30
+"""Hints of larger values are not tried: they need the whole value and the previous one in memory."""
+
 _SAMPLE_CHUNKS: Final = 16
 _AHEAD_CHUNKS: Final = 8
 _BUILT_IN: Final = frozenset({"dense", "constant", "sparse", "delta"})
@@ -81,16 +84,16 @@ class Encoder:
 
     def whole(self, spec: TensorSpec, value: Words, previous: Previous | None, hint: Hint | None = None) -> Encoded:
         """The record for a value in memory; for workers. Raises HintError for a hint of an unknown type."""
+        if not self._deep_enough(previous):
+            previous = None
         before = self._read_previous(spec, previous)
         if hint is not None:
             hinted = self._whole_form(self._updates.update(hint.update), spec, value, before, hint)
-            if hinted is not None and (not hinted.incremental or self._deep_enough(previous)):
+            if hinted is not None:
                 return hinted
         element = self._constant.element(spec, value)
         if element is not None:
             return Encoded("constant", False, [self._constant.record(spec, element)])
-        if not self._deep_enough(previous):
-            before = None
         spans = list(spec.spans())
 
         def forms(base: Words | None) -> list[dict[str, bytes]]:
@@ -104,8 +107,14 @@ class Encoder:
                     encoded = other
         return encoded
 
-    def large(self, spec: TensorSpec, read: ReadWords, previous: Previous | None) -> Encoded:
-        """The record for a value of many chunks, by the pool; for session threads."""
+    def large(self, spec: TensorSpec, read: ReadWords, previous: Previous | None, hint: Hint | None = None) -> Encoded:
+        """The record for a value of many chunks, by the pool; for session threads. A hint is tried on the whole value."""
+        if hint is not None and spec.nbytes <= HINTED_BYTES:
+            before_words = self._read_previous(spec, previous if self._deep_enough(previous) else None)
+            update = self._updates.update(hint.update)
+            hinted = self._whole_form(update, spec, read(0, spec.words), before_words, hint)
+            if hinted is not None:
+                return hinted
         constant = self._large_constant(spec, read)
         if constant is not None:
             return constant

@@ -1,0 +1,345 @@
+"""Makes a new pointer: lays a checkpoint out, encodes what is new, stores it, composes.
+
+Each parameter is compared with what HEAD has under its name; a value that the repository knows keeps its record, whatever
+its name. What the user hints is tried first. Nothing is answered before all objects are durable.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from blake3 import blake3
+
+from theta_daemon.filters.compose import Facts, compose, lineage_of
+from theta_daemon.filters.encode import WHOLE_BYTES, Encoded, Encoder, Previous
+from theta_daemon.filters.hints import Hints
+from theta_daemon.filters.known import Known
+from theta_daemon.filters.packing import Packing, Slot, ref
+from theta_daemon.filters.plan import Plan, Planner, value_key
+from theta_daemon.filters.rebuild import Rebuilder
+from theta_daemon.filters.spool import Spool
+from theta_daemon.filters.workspace import Workspace
+from theta_daemon.formats.base import Extent
+from theta_daemon.pointer import Parameter, Pointer, SkeletonRef
+from theta_daemon.store.skeleton import encode_skeleton, skeleton_digest
+from theta_daemon.tensor import Buffer, Words
+from theta_daemon.updates.base import Hint
+
+_READ_BYTES: Final = 4 << 20
+_GROUP_BYTES: Final = 1 << 20
+_AHEAD_BYTES: Final = 64 << 20
+_HEAD: Final = b"HEAD"
+_INDEX: Final = b"index"
+_NAMED_HINTS: Final = 5
+
+
+class Build:
+    """One new pointer in the making."""
+
+    def __init__(self, workspace: Workspace, pathname: bytes, spool: Spool, known: Known) -> None:
+        self._workspace = workspace
+        self._pathname = pathname
+        self._spool = spool
+        self._known = known
+        self._pool = workspace.machinery.pool
+        self._encoder = Encoder(workspace.registry, self._pool, workspace.settings.max_depth)
+        self._planner = Planner(lambda _key, _digest: False)
+        self._hints = Hints.load(workspace.invocation, workspace.registry.update)
+        self._unmet: list[tuple[str, Hint, str]] = []
+        self._sizes: dict[str, int] = {}
+        self._commits: dict[str, str] = {}
+
+    def pointer(self) -> Pointer:
+        """Lay out, encode, store, compose."""
+        workspace = self._workspace
+        override = workspace.history.attribute(self._pathname, "theta-format")
+        format_name, extents = workspace.registry.find_layout(self._spool, override)
+        digests = self._digests(extents)
+        reusable = self._reusable(extents, digests)
+        plan = self._planner.plan()
+        values = workspace.cached_values(plan)
+        rebuilder = Rebuilder(plan, workspace.machinery, values)
+        with Packing(workspace.store, self._pool) as packing:
+            skeleton = self._skeleton(extents, packing)
+            parameters = self._parameters(extents, digests, reusable, plan, rebuilder, packing)
+            keys = {draft.parameter.name: draft.base for draft in parameters if draft.base is not None}
+            lineage = lineage_of(keys, plan)
+            lineage_slot = packing.add([lineage.encode()]) if keys else None
+            packs = packing.finish()
+        self._sizes.update(packs)
+        finished = [p.parameter if p.slot is None else _placed(p.parameter, p.slot, packs) for p in parameters]
+        workspace.memo.remember_parameters(finished)
+        self._tell_unmet()
+        return compose(
+            Facts(format_name, self._spool.size, self._spool.hexdigest()),
+            skeleton if not isinstance(skeleton, _NewSkeleton) else skeleton.ref(packs),
+            finished,
+            None if lineage_slot is None else ref(lineage_slot, packs),
+            lineage.objects,
+            self._commits,
+            self._size_of,
+        )
+
+    def _digests(self, extents: Sequence[Extent]) -> list[str]:
+        """BLAKE3 of every parameter, in order."""
+        groups: list[list[Extent]] = [[]]
+        nbytes = 0
+        for extent in extents:
+            groups[-1].append(extent)
+            nbytes += extent.spec.nbytes
+            if nbytes >= _GROUP_BYTES:
+                groups.append([])
+                nbytes = 0
+        return [digest for part in self._pool.map(self._digest_group, groups) for digest in part]
+
+    def _digest_group(self, extents: Sequence[Extent]) -> list[str]:
+        digests = []
+        for extent in extents:
+            hasher = blake3()
+            for offset in range(extent.offset, extent.end, _READ_BYTES):
+                hasher.update(self._spool.read(offset, min(_READ_BYTES, extent.end - offset)))
+            digests.append(hasher.hexdigest())
+        return digests
+
+    def _reusable(self, extents: Sequence[Extent], digests: Sequence[str]) -> dict[str, Parameter]:
+        """The records that the repository has for these values, by key; walks the history they stand on."""
+        workspace = self._workspace
+        known: set[str] = set()
+        for pathname, pointer in ((_HEAD, self._known.head_pointer), (_INDEX, self._known.index_pointer)):
+            if pointer is None:
+                continue
+            self._planner.add(pathname, pointer)
+            self._sizes |= pointer.objects
+            self._commits |= pointer.history
+            known.update(parameter.digest for parameter in pointer.parameters)
+        if self._known.head is not None:
+            self._commits[self._known.head.blob] = self._known.head.commit
+        remembered = workspace.memo.parameters(digest for digest in digests if digest not in known)
+        remembered = {d: p for d, p in remembered.items() if p.previous is None or p.previous in self._commits}
+        for parameter in remembered.values():
+            self._planner.add_value(parameter)
+        self._commits = workspace.resolve(self._planner) | self._commits
+        workspace.supply_lineages(self._planner)
+        plan = self._planner.plan()
+        usable = {}
+        for extent, digest in zip(extents, digests, strict=True):
+            key = value_key(digest, extent.spec)
+            found = self._planner.shortest(key)
+            if found is None or not (found.previous is None or found.previous in self._commits):
+                continue
+            if digest in known or self._here(plan, key):
+                usable[key] = found
+        return usable
+
+    def _here(self, plan: Plan, key: str) -> bool:
+        """Whether all records on this value's chain are in the store: only the memo says that they ever were."""
+        nodes = plan.chain(key, lambda _: False)
+        return all(self._workspace.store.has(node.ref.object) for node in nodes)
+
+    def _skeleton(self, extents: Sequence[Extent], packing: Packing) -> SkeletonRef | _NewSkeleton | None:
+        literals: list[Buffer] = []
+        position = 0
+        for extent in extents:
+            literals.append(self._spool.read(position, extent.offset - position))
+            position = extent.end
+        literals.append(self._spool.read(position, self._spool.size - position))
+        if not any(len(literal) for literal in literals):
+            return None
+        digest = skeleton_digest(literals)
+        for pointer in (self._known.head_pointer, self._known.index_pointer):
+            if pointer is not None and pointer.skeleton is not None and pointer.skeleton.digest == digest:
+                return pointer.skeleton
+        return _NewSkeleton(packing.add([encode_skeleton(literals)]), digest)
+
+    def _parameters(
+        self,
+        extents: Sequence[Extent],
+        digests: Sequence[str],
+        reusable: Mapping[str, Parameter],
+        plan: Plan,
+        rebuilder: Rebuilder,
+        packing: Packing,
+    ) -> list[_Draft]:
+        """Every parameter in file order, its record written or found."""
+        head = self._known.head_pointer
+        drafts: list[_Draft | None] = [None] * len(extents)
+        keys = [value_key(digest, extent.spec) for extent, digest in zip(extents, digests, strict=True)]
+        first: dict[str, int] = {}
+        jobs: list[_Job] = []
+        for index, (extent, key) in enumerate(zip(extents, keys, strict=True)):
+            found = reusable.get(key)
+            if found is not None:
+                drafts[index] = _Draft(_renamed(found, extent.name), None, plan.nodes[key].base)
+            elif first.setdefault(key, index) == index:
+                before = None if head is None else head.by_name.get(extent.name)
+                hint = self._hints.hint(self._pathname, extent.name)
+                jobs.append(_Job(index, extent, self._previous(before, extent, rebuilder), hint))
+        for job, encoded in self._encode(jobs):
+            slot = packing.add(encoded.parts)
+            if encoded.failed:
+                encoded = self._encoder.dense(job.extent.spec, self._reader(job.extent))  # noqa: PLW2901
+                slot = packing.add(encoded.parts)
+            drafts[job.index] = self._draft(job, digests[job.index], encoded, slot)
+            if job.hint is not None and job.hint.update != encoded.update:
+                self._unmet.append((job.extent.name, job.hint, encoded.update))
+        for index, (extent, key) in enumerate(zip(extents, keys, strict=True)):
+            twin = drafts[first[key]] if drafts[index] is None else None
+            if twin is not None:
+                drafts[index] = replace(twin, parameter=_renamed(twin.parameter, extent.name))
+        return [draft for draft in drafts if draft is not None]
+
+    def _previous(self, before: Parameter | None, extent: Extent, rebuilder: Rebuilder) -> Previous | None:
+        if before is None or self._known.head is None or before.spec != extent.spec:
+            return None
+        key = value_key(before.digest, before.spec)
+        if self._planner.gap(key) is not None:
+            return None
+        return Previous(before, self._known.head.blob, rebuilder.chain(key))
+
+    def _encode(self, jobs: Sequence[_Job]) -> Iterator[tuple[_Job, Encoded]]:
+        """Encodes in order: small values ahead in the pool, large ones chunk by chunk when their turn comes."""
+        window: deque[tuple[list[_Job], Future[list[Encoded]], int]] = deque()
+        waiting = 0
+
+        def drain(limit: int) -> Iterator[tuple[_Job, Encoded]]:
+            nonlocal waiting
+            while window and waiting > limit:
+                group, future, nbytes = window.popleft()
+                waiting -= nbytes
+                yield from zip(group, future.result(), strict=True)
+
+        try:
+            for group in _grouped(jobs):
+                if group[0].extent.spec.nbytes > WHOLE_BYTES:
+                    yield from drain(-1)
+                    job = group[0]
+                    yield job, self._encoder.large(job.extent.spec, self._reader(job.extent), job.previous, job.hint)
+                    continue
+                nbytes = sum(job.extent.spec.nbytes for job in group)
+                window.append((group, self._pool.submit(self._encode_group, group), nbytes))
+                waiting += nbytes
+                yield from drain(_AHEAD_BYTES)
+            yield from drain(-1)
+        finally:
+            for _, future, _ in window:
+                future.cancel()
+
+    def _encode_group(self, jobs: Sequence[_Job]) -> list[Encoded]:
+        return [
+            self._encoder.whole(
+                job.extent.spec, self._reader(job.extent)(0, job.extent.spec.words), job.previous, job.hint
+            )
+            for job in jobs
+        ]
+
+    def _reader(self, extent: Extent) -> Callable[[int, int], Words]:
+        """Reads words of a parameter from the spool, aligned."""
+        dtype = extent.spec.dtype
+
+        def read(start: int, stop: int) -> Words:
+            data = self._spool.read(extent.offset + start * dtype.word_bytes, (stop - start) * dtype.word_bytes)
+            return np.require(np.frombuffer(data, dtype.word_dtype), requirements="A")
+
+        return read
+
+    def _draft(self, job: _Job, digest: str, encoded: Encoded, slot: Slot) -> _Draft:
+        spec = job.extent.spec
+        parameter = Parameter(
+            name=job.extent.name,
+            dtype=spec.dtype.name,
+            shape=spec.shape,
+            digest=digest,
+            update=encoded.update,
+            object="0" * 64,
+            record=slot.record,
+            stored=slot.stored,
+        )
+        if encoded.incremental and job.previous is not None:
+            before = job.previous.parameter
+            parameter = replace(
+                parameter,
+                depth=before.depth + 1,
+                chain=before.chain_bytes + slot.stored,
+                previous=job.previous.blob,
+                base=None if before.name == job.extent.name else before.name,
+            )
+            return _Draft(parameter, slot, value_key(before.digest, before.spec))
+        return _Draft(parameter, slot, None)
+
+    def _tell_unmet(self) -> None:
+        """Say which hints could not be followed, and what was done instead."""
+        by_outcome: dict[tuple[str, str], list[str]] = {}
+        for name, hint, update in self._unmet:
+            by_outcome.setdefault((hint.update, update), []).append(name)
+        for (wanted, update), names in by_outcome.items():
+            more = f" and {len(names) - _NAMED_HINTS} more" if len(names) > _NAMED_HINTS else ""
+            self._workspace.report(
+                f"hint {wanted!r} does not hold exactly for {', '.join(names[:_NAMED_HINTS])}{more}; stored as {update}"
+            )
+
+    def _size_of(self, oid: str) -> int:
+        size = self._sizes.get(oid)
+        if size is None:
+            reader = self._workspace.store.open(oid)
+            size = reader.size
+            reader.close()
+        return size
+
+
+@dataclass(frozen=True, slots=True)
+class _NewSkeleton:
+    slot: Slot
+    digest: str
+
+    def ref(self, packs: list[tuple[str, int]]) -> SkeletonRef:
+        place = ref(self.slot, packs)
+        return SkeletonRef(place.object, place.record, self.digest, self.slot.stored)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A value to encode: its place in the file, and what an incremental update may build on."""
+
+    index: int
+    extent: Extent
+    previous: Previous | None
+    hint: Hint | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A parameter whose record is old (slot None) or will be where `slot` says; `base` is its previous value's key."""
+
+    parameter: Parameter
+    slot: Slot | None
+    base: str | None
+
+
+def _placed(parameter: Parameter, slot: Slot, packs: list[tuple[str, int]]) -> Parameter:
+    return replace(parameter, object=packs[slot.pack][0])
+
+
+def _renamed(parameter: Parameter, name: str) -> Parameter:
+    """The same value under another name; its previous value keeps its own."""
+    base = None if parameter.previous is None or parameter.base_name == name else parameter.base_name
+    return replace(parameter, name=name, base=base)
+
+
+def _grouped(jobs: Sequence[_Job]) -> Iterator[list[_Job]]:
+    """Consecutive small values together, each large one alone."""
+    group: list[_Job] = []
+    nbytes = 0
+    for job in jobs:
+        size = job.extent.spec.nbytes
+        if group and (nbytes + size > _GROUP_BYTES or size > WHOLE_BYTES):
+            yield group
+            group, nbytes = [], 0
+        group.append(job)
+        nbytes += size
+    if group:
+        yield group
