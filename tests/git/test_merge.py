@@ -34,22 +34,21 @@ def unmerged(repo: GitRepo) -> str:
     return repo.text("diff", "--name-only", "--diff-filter=U")
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "npz"])
-def test_parameters_of_both_sides(either: GitRepo, kind: str) -> None:
+def test_parameters_of_both_sides(either: GitRepo) -> None:
     """The merged file is, byte for byte, the one that has both sides' changes; status is silent, the pointer whole."""
     base = BASE.without("empty")
     ours, theirs = base.edit("embed.weight", 1), base.retrain("layer.0.weight", 2)
     both = ours.put(**{"layer.0.weight": theirs.tensors["layer.0.weight"]})
-    data = [one.bytes() if kind == "safetensors" else one.npz() for one in (base, ours, theirs, both)]
-    fork(either, *data[:3])
+    wanted = {"m": both.bytes(), "n": both.npz()}
+    either.commit("base", m=base.bytes(), n=base.npz())
+    branch(either, "theirs", m=theirs.bytes(), n=theirs.npz())
+    branch(either, "ours", m=ours.bytes(), n=ours.npz())
     either("merge", "-q", "--no-edit", "theirs")
-    assert either.read("m") == data[3]
+    assert {name: either.read(name) for name in wanted} == wanted
     assert either.status() == ""
-    pointer = parse(either.blob("m"))
-    assert pointer is not None
     either("checkout", "-q", "main")
     either("checkout", "-q", "ours")
-    assert either.read("m") == data[3]
+    assert {name: either.read(name) for name in wanted} == wanted
 
 
 def test_torch_files_merge_though_each_save_has_an_identity(repo: GitRepo) -> None:
@@ -75,28 +74,28 @@ def test_torch_files_merge_though_each_save_has_an_identity(repo: GitRepo) -> No
     assert b"model.b" not in done.stderr + done.stdout
 
 
-def test_a_parameter_that_both_changed_is_a_conflict(either: GitRepo) -> None:
+def test_a_parameter_that_both_changed_is_a_conflict(repo: GitRepo) -> None:
     """Exit 1, the disputed parameters by name and no others, ours in place and checked out, theirs to be had."""
     ours, theirs = (
         BASE.edit("embed.weight", 1).edit("ids", 1),
         BASE.edit("embed.weight", 2).retrain("layer.0.weight", 2),
     )
-    fork(either, BASE.bytes(), ours.bytes(), theirs.bytes())
-    done = either.run("merge", "theirs")
+    fork(repo, BASE.bytes(), ours.bytes(), theirs.bytes())
+    done = repo.run("merge", "theirs")
     said = done.stderr + done.stdout
     assert done.returncode == 1
     assert b"embed.weight" in said
     assert b"layer.0.weight" not in said
     assert b"ids" not in said
-    assert unmerged(either) == "m"
-    assert either.read("m") == ours.bytes()
-    either("checkout", "--theirs", "m")
-    assert either.read("m") == theirs.bytes()
-    either("checkout", "--ours", "m")
-    assert either.read("m") == ours.bytes()
-    either("add", "m")
-    either("commit", "-q", "-m", "merged")
-    assert either.status() == ""
+    assert unmerged(repo) == "m"
+    assert repo.read("m") == ours.bytes()
+    repo("checkout", "--theirs", "m")
+    assert repo.read("m") == theirs.bytes()
+    repo("checkout", "--ours", "m")
+    assert repo.read("m") == ours.bytes()
+    repo("add", "m")
+    repo("commit", "-q", "-m", "merged")
+    assert repo.status() == ""
 
 
 def test_metadata_and_new_tensors_come_from_the_side_that_changed_them(repo: GitRepo) -> None:

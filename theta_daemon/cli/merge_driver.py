@@ -15,20 +15,23 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from theta_daemon.cli.content import File
 from theta_daemon.cli.exits import DONE, FAILED, USAGE, complain
-from theta_daemon.cli.filtering import Filter, filtering
 from theta_daemon.cli.output import shown
 from theta_daemon.errors import ThetaError
 from theta_daemon.filters.merge import Conflict, Merged, Side, merge
-from theta_daemon.filters.merge_zip import intact, merge_skeletons
-from theta_daemon.filters.spool import Spool
-from theta_daemon.formats.base import Extent
 from theta_daemon.pointer import Pointer, parse
 from theta_daemon.registry import find_layout
-from theta_daemon.tensor import Buffer
+
+if TYPE_CHECKING:
+    from theta_daemon.cli.filtering import Filter
+    from theta_daemon.filters.spool import Spool
+    from theta_daemon.formats.base import Extent
+    from theta_daemon.tensor import Buffer
 
 _LISTED = 20
 """Parameters of a conflict that are named; the rest is counted."""
@@ -42,8 +45,8 @@ def run(arguments: list[str]) -> int:
     files = [Path(argument) for argument in arguments[:3]]
     path = os.fsencode(arguments[3])
     try:
-        with filtering() as one:
-            text = _Merge(one, path, *files).text()
+        with ExitStack() as stack:
+            text = _Merge(stack, path, *files).text()
     except ThetaError as error:
         complain(f"{shown(path)} is left as ours: {error.describe()}")
         return FAILED
@@ -70,8 +73,8 @@ class _Version:
 class _Merge:
     """One file's merge."""
 
-    def __init__(self, one: Filter, path: bytes, base: Path, ours: Path, theirs: Path) -> None:
-        self._filter = one
+    def __init__(self, stack: ExitStack, path: bytes, base: Path, ours: Path, theirs: Path) -> None:
+        self._stack = stack
         self._path = path
         self._base, self._ours, self._theirs = (self._version(file) for file in (base, ours, theirs))
 
@@ -89,6 +92,13 @@ class _Merge:
         if whole == {Side.THEIRS}:
             return self._theirs.text
         return self._composed(outcome)
+
+    @cached_property
+    def _filter(self) -> Filter:
+        """Made when something must be rebuilt or cleaned: most merges and conflicts are decided by the pointers alone."""
+        from theta_daemon.cli.filtering import filtering
+
+        return self._stack.enter_context(filtering())
 
     def _version(self, path: Path) -> _Version:
         with File(path) as file:
@@ -114,6 +124,8 @@ class _Merge:
 
     def _composed(self, merged: Merged) -> bytes | Conflict:
         """The parameters of both sides in the skeleton that was chosen, as one new checkpoint."""
+        from theta_daemon.filters.merge_zip import intact, merge_skeletons
+
         with ExitStack() as stack:
             sides = {
                 Side.OURS: stack.enter_context(closing(self._rebuilt(self._ours))),
