@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from theta_daemon.engine import Engine  # type: ignore[import-not-found,unused-ignore]
+from theta_daemon.engine import Engine
 from theta_daemon.errors import ThetaError
 from theta_daemon.history.git import read_config
 from theta_daemon.invocation import Invocation
@@ -33,7 +33,7 @@ def main() -> int:
         invocation = this_process()
         engine = Engine(Settings.load(read_config(invocation), invocation.env, invocation.cwd))
         try:
-            return int(engine.serve(invocation, 0, 1, 2, None))
+            return engine.serve(invocation, 0, 1, 2)
         finally:
             engine.close()
     except ThetaError as error:

@@ -71,6 +71,12 @@ class Site:
 
     def start(self, **variables: str) -> psutil.Process:
         """A daemon that listens; returns when it does."""
+        process = self.launch(**variables)
+        self.wait_for_socket()
+        return psutil.Process(process.pid)
+
+    def launch(self, **variables: str) -> subprocess.Popen[bytes]:
+        """A daemon on its way."""
         process = subprocess.Popen(
             [sys.executable, *FLAGS, "-m", "theta_daemon.server"],
             env={**os.environ, **variables},
@@ -79,8 +85,7 @@ class Site:
             stderr=subprocess.DEVNULL,
         )
         _children.append(process)
-        self.wait_for_socket()
-        return psutil.Process(process.pid)
+        return process
 
     def wait_for_socket(self) -> None:
         """Until a daemon answers."""

@@ -20,7 +20,7 @@ def make_engine() -> tuple[Host, Limits] | None:
     import logging
     from pathlib import Path
 
-    from theta_daemon.engine import Engine  # type: ignore[import-not-found,unused-ignore]
+    from theta_daemon.engine import Engine
     from theta_daemon.history.git import read_config
     from theta_daemon.invocation import Invocation
     from theta_daemon.server.lifecycle import Limits
