@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.cli.theta import SCRIPTS, ok, theta
+from tests.cli.theta import ok, once, theta
 from tests.git.models import model
 from tests.gitrepo import GitRepo
 from theta_daemon.pointer import looks_like_pointer, parse
 
 BASE = model()
 NEXT = BASE.edit("embed.weight", 1)
-
-
-def once(
-    repo: GitRepo, *args: str | bytes, data: bytes = b"", env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [SCRIPTS / "git-theta-filter", *args],
-        input=data,
-        capture_output=True,
-        check=False,
-        cwd=repo.path,
-        env={**os.environ, **(env or {})},
-    )
 
 
 def test_cat_gives_any_revision_without_touching_anything(models: GitRepo) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.theta import SCRIPTS, ok, theta
+from tests.cli.theta import SCRIPTS, executable, ok, theta
 from tests.git.models import model
 from tests.gitrepo import GitRepo
 
@@ -56,8 +56,8 @@ def test_install_and_uninstall_leave_the_file_as_it_was(git: GitRepo, clean_envi
 
 def test_what_was_installed_works_at_once(git: GitRepo) -> None:
     """install, track, add: git stores a pointer and gives the bytes back, also where the PATH has no git-theta."""
-    ok(git, "install", "--local")
-    ok(git, "track", "*.m")
+    for command in (["install", "--local"], ["track", "*.m"]):
+        assert executable(git.path, *command).returncode == 0
     data = model().bytes()
     git.commit("one", **{"a.m": data})
     assert git.blob("a.m").startswith(b'{"theta-pointer":')
@@ -103,9 +103,8 @@ def test_outside_of_a_repository(short_dir: Path) -> None:
 
 def test_no_home(short_dir: Path, git: GitRepo) -> None:
     """Without HOME --global says why it cannot, and --local works all the same."""
-    bare = {"PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}", "LC_ALL": "C"}
     for arguments, status in ((["install"], 1), (["install", "--local"], 0)):
-        done = subprocess.run(["git", "theta", *arguments], cwd=git.path, env=bare, capture_output=True, check=False)
+        done = executable(git.path, *arguments, env={"LC_ALL": "C"})
         assert done.returncode == status, done.stderr
         assert b"Traceback" not in done.stderr
 
@@ -115,8 +114,7 @@ def test_help_and_usage(git: GitRepo) -> None:
     listing = ok(git, "-h")
     for name in ("install", "uninstall", "track", "untrack", "add", "status", "ls-files", "show", "cat", "daemon"):
         assert f"\n  {name} " in listing
-    done = subprocess.run([SCRIPTS / "git-theta", "ls-files", "--help"], capture_output=True, check=True)
-    assert b"Exit status" in done.stdout
+    assert "Exit status" in ok(git, "ls-files", "--help")
     for arguments in (["nonsense"], ["show"], ["track", "--nonsense"], ["textconv"], ["merge-driver", "x"]):
         assert theta(git, *arguments).returncode == 2
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import numpy as np
 
-from tests.cli.theta import SCRIPTS
+from tests.cli.theta import theta
 from tests.git.models import model
 from tests.gitrepo import GitRepo
 
@@ -23,9 +21,9 @@ def changed(diff: str) -> dict[str, list[str]]:
 
 
 def textconv(repo: GitRepo, name: str) -> bytes:
-    return subprocess.run(
-        [SCRIPTS / "git-theta", "textconv", name], cwd=repo.path, capture_output=True, check=True
-    ).stdout
+    done = theta(repo, "textconv", name)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_work_tree_index_and_history(repo: GitRepo) -> None:
