@@ -76,6 +76,13 @@ def test_writing_an_object_twice_is_a_success(store: ObjectStore) -> None:
     assert len(list(store.ids())) == 1
 
 
+def test_an_object_is_held_only_with_its_size(store: ObjectStore) -> None:
+    """`holds` is true for exactly the object's size."""
+    oid = put(store, b"12345")
+    assert [store.holds(oid, size) for size in (0, 4, 5, 6)] == [False, False, True, False]
+    assert not store.holds("0" * 64, 0)
+
+
 def test_ids_lists_exactly_the_objects(store: ObjectStore) -> None:
     """`ids` gives every object's id and nothing else."""
     oids = {put(store, bytes([number])) for number in range(20)}

@@ -160,6 +160,18 @@ def test_a_damaged_object_there_is_replaced_by_a_push(git: GitRepo, bare: Path, 
     assert path.read_bytes() == b"precious"
 
 
+def test_an_object_cut_short_here_is_fetched_again(git: GitRepo, bare: Path, store: LfsStore) -> None:
+    """What a crash left truncated in our store counts as missing: a fetch heals it, and a push refuses to spread it."""
+    oid, size = put(store, b"precious")
+    remote = opened(str(bare), git.path)
+    remote.push({oid: size}, store)
+    os.truncate(store.path(oid), 3)
+    with pytest.raises(MissingObjectError, match=oid):
+        opened(str(git.path), git.path).push({oid: size}, store)
+    assert remote.fetch({oid: size}, store).moved == {oid}
+    assert store.open(oid).read(0, size) == b"precious"
+
+
 def test_a_push_without_the_objects_moves_nothing(git: GitRepo, bare: Path, store: LfsStore) -> None:
     """An object that is not here is named, and the others stay too."""
     good = put(store, b"good")

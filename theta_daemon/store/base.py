@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from theta_daemon.errors import PointerError, RecordError
+from theta_daemon.errors import MissingObjectError, PointerError, RecordError
 from theta_daemon.tensor import Buffer
 
 OBJECT_ID: Final = re.compile(r"[0-9a-f]{64}")
@@ -88,6 +88,17 @@ class ObjectStore(ABC):
     @abstractmethod
     def has(self, oid: str) -> bool:
         """Whether the object is here, as a regular file."""
+
+    def holds(self, oid: str, size: int) -> bool:
+        """Whether the object is here with that size. Cheap: what a crash cut short is found out, changed bytes are not."""
+        try:
+            reader = self.open(oid)
+        except MissingObjectError:
+            return False
+        try:
+            return reader.size == size
+        finally:
+            reader.close()
 
     @abstractmethod
     def open(self, oid: str) -> ObjectReader:

@@ -83,20 +83,15 @@ class LfsStore(ObjectStore):
         return _place(self.root, oid)
 
     def locate(self, oid: str) -> Path | None:
-        """The file that holds the object, in the root or an alternate; None when it is nowhere."""
-        for root in (self.root, *self._alternates):
-            path = _place(root, oid)
-            try:
-                if stat.S_ISREG(path.stat().st_mode):
-                    return path
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except OSError as error:
-                raise store_error("look for object", path, error) from error
-        return None
+        """The file that is the object, in the root or an alternate; None when it is nowhere."""
+        return next((path for path, _ in self._files(oid)), None)
 
     def has(self, oid: str) -> bool:
         return self.locate(oid) is not None
+
+    def holds(self, oid: str, size: int) -> bool:
+        # The first one is the one that `open` reads.
+        return next((found for _, found in self._files(oid)), None) == size
 
     def open(self, oid: str) -> ObjectReader:
         for root in (self.root, *self._alternates):
@@ -137,6 +132,19 @@ class LfsStore(ObjectStore):
         except OSError as error:
             raise store_error("remove object", path, error) from error
         return True
+
+    def _files(self, oid: str) -> Iterator[tuple[Path, int]]:
+        """The regular files under the object's name, and their sizes."""
+        for root in (self.root, *self._alternates):
+            path = _place(root, oid)
+            try:
+                status = path.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                raise store_error("look for object", path, error) from error
+            if stat.S_ISREG(status.st_mode):
+                yield path, status.st_size
 
     def _temporary_directory(self) -> Path:
         directory = self.root.parent / "tmp"  # git-lfs's own place; it sweeps what is an hour old and not being written

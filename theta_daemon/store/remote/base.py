@@ -60,8 +60,8 @@ class Remote(ABC):
 
 
 def lacking(objects: Mapping[str, int], store: ObjectStore) -> dict[str, int]:
-    """Those of `objects` that `store` does not have."""
-    return {oid: size for oid, size in objects.items() if not store.has(oid)}
+    """Those of `objects` that `store` does not have, or not with their size."""
+    return {oid: size for oid, size in objects.items() if not store.holds(oid, size)}
 
 
 def require(objects: Mapping[str, int], store: ObjectStore) -> None:

@@ -37,7 +37,8 @@ _IDENTITY: Final = {
 class GitLfsRemote(Remote):
     """A remote (name or URL) as git-lfs knows it. `git_objects` is the repository's own object database.
 
-    Progress and complaints of git-lfs go to `stderr_fd`; setting `stop` ends a transfer.
+    Progress and complaints of git-lfs go to `stderr_fd`; setting `stop` ends a transfer. Where git-lfs shows its own
+    progress nobody else is told of any.
     """
 
     def __init__(
@@ -72,8 +73,7 @@ class GitLfsRemote(Remote):
             raise self._failure("fetch from", ended)
         moved = wanted.keys() - absent.keys()
         reasons = {oid: ended.about(oid) or ended.last for oid in absent}
-        if progress is not None:
-            progress(len(moved), total(wanted, moved))
+        self._tell(progress, len(moved), total(wanted, moved))
         return TransferReport(frozenset(moved), total(wanted, moved), reasons)
 
     def push(self, objects: Mapping[str, int], store: LfsStore, progress: Progress | None = None) -> TransferReport:
@@ -84,8 +84,7 @@ class GitLfsRemote(Remote):
         ended = self._lfs("push", "--object-id", self.name, "--stdin", stdin=ids)
         if ended.status != 0:
             raise self._failure("push to", ended)
-        if progress is not None:
-            progress(len(objects), total(objects, objects))
+        self._tell(progress, len(objects), total(objects, objects))
         return TransferReport(frozenset(objects), total(objects, objects))
 
     def has(self, objects: Mapping[str, int]) -> frozenset[str] | None:
@@ -147,6 +146,10 @@ class GitLfsRemote(Remote):
             stderr_fd=self._stderr_fd,
             stop=self._stop,
         )
+
+    def _tell(self, progress: Progress | None, count: int, size: int) -> None:
+        if progress is not None and self._stderr_fd is None:
+            progress(count, size)
 
     def _on_terminal(self) -> bool:
         return self._stderr_fd is not None and os.isatty(self._stderr_fd)

@@ -79,15 +79,10 @@ class LocalRemote(Remote):
         return report
 
     def has(self, objects: Mapping[str, int]) -> frozenset[str]:
-        found = set()
-        for oid, size in objects.items():
-            try:
-                path = self._store.locate(oid)
-                if path is not None and path.stat().st_size == size:
-                    found.add(oid)
-            except (StoreError, OSError) as error:
-                raise RemoteError(f"remote {self.name}: {error}") from error
-        return frozenset(found)
+        try:
+            return frozenset(oid for oid, size in objects.items() if self._store.holds(oid, size))
+        except StoreError as error:
+            raise RemoteError(f"remote {self.name}: {error.message}", error.hint) from error
 
     def _fetch(self, oid: str, size: int, store: LfsStore) -> None:
         try:
