@@ -54,8 +54,7 @@ def daemon_dir(no_daemon_is_left: None) -> Iterator[Path]:
 
 def start_daemon(directory: Path) -> psutil.Process:
     """The daemon of `directory`; a new one where the last has gone (it goes when the code under it is edited)."""
-    environment = {**os.environb, b"THETA_RUNTIME_DIR": os.fsencode(directory), b"THETA_IDLE_SECONDS": b"600"}
-    environment.pop(b"THETA_DAEMON", None)
+    environment = {**os.environb, b"THETA_RUNTIME_DIR": os.fsencode(directory), b"THETA_DAEMON": b"auto"}
     return psutil.Process(admin.start(environment).report["pid"])
 
 
@@ -63,8 +62,9 @@ def start_daemon(directory: Path) -> psutil.Process:
 def shared_daemon(clean_environment: Path, daemon_dir: Path, monkeypatch: pytest.MonkeyPatch) -> psutil.Process:
     """A daemon serves the test; it has served others before."""
     monkeypatch.setenv("THETA_DAEMON", "auto")
-    monkeypatch.setenv("CI", "1")  # if it goes, no other is started behind the test's back
     monkeypatch.setenv("THETA_RUNTIME_DIR", str(daemon_dir))
+    monkeypatch.setenv("THETA_IDLE_SECONDS", "600")
+    monkeypatch.delenv("CI", raising=False)
     return start_daemon(daemon_dir)
 
 
