@@ -52,10 +52,10 @@ class IA3(Update):
         text = _TEXT.dump_json(_Text(scale.float_name, scale.spec.shape))
         return join_sections(spec, text, [encode_array(scale), residual])
 
-    def define(self, spec: TensorSpec, previous: Words, hint: Hint) -> Words | None:
+    def define(self, spec: TensorSpec, previous: Words | None, hint: Hint) -> Words | None:
         """The value that the hint's scale makes of `previous`; None where it does not apply."""
         scale = _scale(spec, hint)
-        if scale is None:
+        if scale is None or previous is None:
             return None
         value = previous.copy()
         _multiply(spec, scale, 0, spec.words, value)

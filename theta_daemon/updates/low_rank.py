@@ -64,10 +64,10 @@ class LowRank(Update):
         text = _TEXT.dump_json(_Text(c.spec.shape[0], scale, r.float_name, c.float_name))
         return join_sections(spec, text, [encode_array(r), encode_array(c), residual])
 
-    def define(self, spec: TensorSpec, previous: Words, hint: Hint) -> Words | None:
+    def define(self, spec: TensorSpec, previous: Words | None, hint: Hint) -> Words | None:
         """The value that the hint's factors make of `previous`; None where they do not apply."""
         found = _given(spec, hint) if _matrix(spec) is not None else None
-        if found is None:
+        if found is None or previous is None:
             return None
         value = previous.copy()
         _Product(spec, *found).add(0, spec.words, value)

@@ -43,9 +43,9 @@ class Sparse(ChunkedUpdate):
             return None
         return super().encode(spec, value, previous, hint)
 
-    def define(self, spec: TensorSpec, previous: Words, hint: Hint) -> Words | None:
+    def define(self, spec: TensorSpec, previous: Words | None, hint: Hint) -> Words | None:
         """The value that the hint's additions (see `additive`) make of `previous`; None where they do not apply."""
-        return add_sparse(spec, previous, hint)
+        return None if previous is None else add_sparse(spec, previous, hint)
 
     def encode_chunk(self, spec: TensorSpec, value: Words, previous: Words | None) -> bytes | None:
         if previous is None:
