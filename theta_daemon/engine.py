@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from cachetools import LRUCache
@@ -42,6 +42,8 @@ _TRANSIENT_CACHE_BYTES: Final = 256 << 20
 """A process that ends with its git command remembers no more than this."""
 
 _PROVEN_POINTERS: Final = 4096
+_ACCEPTED: Final = 64
+"""Callers accepted and not served yet."""
 
 
 class Engine:
@@ -52,18 +54,23 @@ class Engine:
         self.tensors = TensorCache(budget)
         self.pointers = PointerCache()
         self.counters = Counters()
+        self._lock = threading.Lock()
         self._workers = settings.workers or usable_cpus()
         self._pool = ThreadPoolExecutor(self._workers, "theta-worker")
         self._proven = ProvenPointers(_PROVEN_POINTERS)
+        self._accepted: LRUCache[int, _Place] = LRUCache(_ACCEPTED)
 
     def accepts(self, invocation: Invocation) -> str | None:
         """A reason not to serve this caller, or None."""
         try:
-            repository = Repository.discover(invocation)
-            settings = Settings.load(repository.config, invocation.env, repository.top)
+            place = _Place.of(invocation)
         except ThetaError as error:
             return error.message  # the in-process filter says it to the user
-        return "theta.daemon is never" if settings.daemon is DaemonMode.NEVER else None
+        if place.settings.daemon is DaemonMode.NEVER:
+            return "theta.daemon is never"
+        with self._lock:
+            self._accepted[id(invocation)] = place
+        return None
 
     def serve(
         self,
@@ -95,8 +102,9 @@ class Engine:
         cancelled: threading.Event | None = None,
     ) -> Iterator[Workspace]:
         """The means of one session. Raises RepositoryError, ConfigError."""
-        repository = Repository.discover(invocation)
-        settings = Settings.load(repository.config, invocation.env, repository.top)
+        place = self._place(invocation)
+        repository, settings = place.repository, place.settings
+        cancelled = cancelled or threading.Event()
         shared = SharedMode.parse(repository.shared_mode)
         counters = Counters(self.counters)
         store = LfsStore(
@@ -113,8 +121,7 @@ class Engine:
             mode=object_mode(invocation.umask, shared) | 0o600,
             directory_mode=directory_mode(invocation.umask, shared) | 0o700,
         )
-        history = History(repository, invocation, self.pointers, counters, stderr_fd)
-        cancelled = cancelled or threading.Event()
+        history = History(repository, invocation, self.pointers, counters, stderr_fd, cancelled)
         machinery = Machinery(self._pool, self.tensors, packs, known.update, counters, cancelled)
         transfer = Transfer(repository, settings, store, counters, stderr_fd, cancelled)
         try:
@@ -136,6 +143,12 @@ class Engine:
             packs.close()
             memo.close()
 
+    def _place(self, invocation: Invocation) -> _Place:
+        """What `accepts` found for this caller, or found now: git's configuration costs a child process."""
+        with self._lock:
+            place = self._accepted.pop(id(invocation), None)
+        return place if place is not None and place.invocation is invocation else _Place.of(invocation)
+
     def status(self) -> dict[str, object]:
         """Caches and counts as JSON values."""
         return {
@@ -152,6 +165,21 @@ class Engine:
     def close(self) -> None:
         """End the pool."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A caller's repository and settings. Holds the caller, so that its `id` stays its own."""
+
+    invocation: Invocation
+    repository: Repository
+    settings: Settings
+
+    @classmethod
+    def of(cls, invocation: Invocation) -> _Place:
+        """Raises RepositoryError, ConfigError."""
+        repository = Repository.discover(invocation)
+        return cls(invocation, repository, Settings.load(repository.config, invocation.env, repository.top))
 
 
 class ProvenPointers:

@@ -10,14 +10,14 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
 from blake3 import blake3
 
-from theta_daemon.errors import DigestError, MissingObjectError, ThetaError
+from theta_daemon.errors import DigestError, MissingHistoryError, MissingObjectError, ThetaError
 from theta_daemon.filters.plan import Plan, Planner
 from theta_daemon.filters.rebuild import Rebuilder
 from theta_daemon.filters.workspace import Workspace
@@ -51,13 +51,9 @@ class Prepared:
                 values[key] = value
             return value is not None
 
-        planner = Planner(at_hand)
-        for pathname, wanted in files.items():
-            planner.add(pathname, wanted.pointer)
-        workspace.resolve(planner)
-        reasons = self._fetch(planner)
-        workspace.supply_lineages(planner)
-        self._plan = planner.plan()
+        reasons = self._walk(at_hand, fetch=False)
+        if any(isinstance(error, MissingHistoryError) for error in self._plan.failed.values()):
+            reasons = self._walk(at_hand, fetch=True)
         self.failed: dict[bytes, ThetaError] = dict(self._plan.failed)
         for pathname in self._plan.files:
             error = self._obstacle(self._plan, pathname, reasons)
@@ -85,6 +81,18 @@ class Prepared:
                 "the pointer was damaged or put together by hand: take it from another commit",
             )
         self._workspace.proven.add(wanted.blob)
+
+    def _walk(self, at_hand: Callable[[str, str], bool], *, fetch: bool) -> Mapping[str, ThetaError]:
+        """Make the plan; the reasons for objects that could not be had. `fetch`: git may ask its remote for history."""
+        workspace = self._workspace
+        planner = Planner(at_hand)
+        for pathname, wanted in self._files.items():
+            planner.add(pathname, wanted.pointer)
+        workspace.resolve(planner, fetch=fetch)
+        reasons = self._fetch(planner)
+        workspace.supply_lineages(planner)
+        self._plan = planner.plan()
+        return reasons
 
     def _fetch(self, planner: Planner) -> Mapping[str, ThetaError]:
         """Bring all objects that are missing here in one go."""

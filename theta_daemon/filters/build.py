@@ -41,11 +41,14 @@ _NAMED_HINTS: Final = 5
 class Build:
     """One new pointer in the making."""
 
-    def __init__(self, workspace: Workspace, pathname: bytes, spool: Spool, known: Known) -> None:
+    def __init__(
+        self, workspace: Workspace, pathname: bytes, spool: Spool, known: Known, format_name: str | None = None
+    ) -> None:
         self._workspace = workspace
         self._pathname = pathname
         self._spool = spool
         self._known = known
+        self._format_name = format_name
         self._pool = workspace.machinery.pool
         self._encoder = Encoder(workspace.registry, self._pool, workspace.settings.max_depth)
         self._planner = Planner(lambda _key, _digest: False)
@@ -57,7 +60,7 @@ class Build:
     def pointer(self) -> Pointer:
         """Lay out, encode, store, compose."""
         workspace = self._workspace
-        override = workspace.history.attribute(self._pathname, "theta-format")
+        override = self._format_name or workspace.history.attribute(self._pathname, "theta-format")
         format_name, extents = workspace.registry.find_layout(self._spool, override)
         digests = self._digests(extents)
         reusable = self._reusable(extents, digests)

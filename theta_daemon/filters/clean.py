@@ -30,6 +30,8 @@ def clean(workspace: Workspace, pathname: bytes, spool: Spool) -> bytes:
         return text
     workspace.machinery.counters.add("cleans.built")
     text = Build(workspace, pathname, spool, known).pointer().encode()
+    if len(text) > MAX_POINTER_BYTES:  # a layout that no pointer can hold: the file is kept whole instead
+        text = Build(workspace, pathname, spool, known, format_name="opaque").pointer().encode()
     workspace.memo.remember(digest, text)
     return text
 

@@ -45,22 +45,25 @@ class Workspace:
     fetch: Callable[[Mapping[str, int]], Mapping[str, ThetaError]]
     """Brings these objects (sizes by id) into the store in one go; says why for those that could not be had."""
 
-    def pointers(self, blob_ids: Iterable[str]) -> dict[str, Pointer | None]:
+    def pointers(self, blob_ids: Iterable[str], *, fetch: bool = False) -> dict[str, Pointer | None]:
         """Previous pointers by blob id; None for what cannot be had or breaks a rule."""
-        return {blob: self.pointer(blob) for blob in blob_ids}
+        return {blob: self.pointer(blob, fetch=fetch) for blob in blob_ids}
 
-    def pointer(self, blob_id: str) -> Pointer | None:
-        """One previous pointer, or None."""
+    def pointer(self, blob_id: str, *, fetch: bool = True) -> Pointer | None:
+        """One pointer, or None. Without `fetch` a partial clone does not ask its remote, one blob at a time, for it."""
         try:
-            return self.history.pointer(blob_id)
+            return self.history.pointer(blob_id, fetch=fetch)
         except PointerError:
             return None
 
-    def resolve(self, planner: Planner) -> dict[str, str]:
-        """Walk back through git's history until nothing is wanted. The commits of the previous pointers met, by blob id."""
+    def resolve(self, planner: Planner, *, fetch: bool = False) -> dict[str, str]:
+        """Walk back through git's history until nothing is wanted. The commits of the previous pointers met, by blob id.
+
+        In a partial clone the lineage, which comes in one round, goes before what only its remote has: without `fetch`.
+        """
         commits: dict[str, str] = {}
         while wanted := planner.wanted():
-            for blob, pointer in self.pointers(wanted).items():
+            for blob, pointer in self.pointers(wanted, fetch=fetch).items():
                 if pointer is not None:
                     commits |= pointer.history
                 planner.supply(blob, pointer)

@@ -69,23 +69,29 @@ class History:
         self._trees: LRUCache[str, Mapping[bytes, trees.TreeEntry]] = LRUCache(_KEPT_TREES)
         self._roots: LRUCache[str, str] = LRUCache(_KEPT_TREES)
 
-    def blob(self, blob_id: str) -> bytes | None:
-        """A blob's content; None when git does not have it, or when it is too large to be a pointer."""
+    def blob(self, blob_id: str, *, fetch: bool = True) -> bytes | None:
+        """A blob's content; None when git does not have it, or when it is too large to be a pointer.
+
+        Without `fetch` a partial clone does not ask its remote for it.
+        """
         with self._lock:
-            found = self._objects.read(blob_id, MAX_POINTER_BYTES)
+            found = self._objects.read(blob_id, MAX_POINTER_BYTES, fetch=fetch)
             if found is None or found.kind != "blob":
                 return None
             self._counters.add("blobs_read")
             self._counters.add(f"blobs_read.{found.source}")
             return found.data
 
-    def pointer(self, blob_id: str) -> Pointer | None:
-        """The pointer that a blob is; None when the blob is not to be had or is no pointer. Raises PointerError."""
+    def pointer(self, blob_id: str, *, fetch: bool = True) -> Pointer | None:
+        """The pointer that a blob is; None when the blob is not to be had or is no pointer. Raises PointerError.
+
+        `fetch` as for `blob`.
+        """
         with self._lock:
             pointer = self._cached(blob_id)
             if pointer is not None:
                 return pointer
-            text = self.blob(blob_id)
+            text = self.blob(blob_id, fetch=fetch)
             return None if text is None else self._parse(blob_id, text)
 
     def pointer_of(self, text: bytes) -> tuple[str, Pointer | None]:

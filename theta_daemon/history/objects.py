@@ -44,6 +44,7 @@ class Objects:
         self._format = repository.object_format
         self._id_length = _ID_LENGTHS.get(repository.object_format, 64)
         self._cat_file = CatFile(invocation, stderr_fd, stopped)
+        self._partial = "partialclone" in repository.extensions
         self.replaced = has_replacements(repository, invocation)
         self._odb = None
         if repository.odb_readable and not self.replaced:
@@ -53,8 +54,11 @@ class Objects:
         """Whether `oid` can be an id in this repository."""
         return len(oid) == self._id_length and _HEX.fullmatch(oid) is not None
 
-    def read(self, oid: str, max_bytes: int) -> GitObject | None:
-        """The object; None when neither road has it, when it is larger than `max_bytes`, or when the id is none."""
+    def read(self, oid: str, max_bytes: int, *, fetch: bool = True) -> GitObject | None:
+        """The object; None when neither road has it, when it is larger than `max_bytes`, or when the id is none.
+
+        Without `fetch` a partial clone is not asked for what it left with its remote: git fetches such objects one by one.
+        """
         if not self.well_formed(oid):
             return None
         if self._odb is not None:
@@ -66,6 +70,8 @@ class Objects:
                 return GitObject(pygit2.enums.ObjectType(number).name.lower(), data, "pygit2")
             except (KeyError, OSError, pygit2.GitError):
                 pass  # not here, or damaged: git may have another copy, or words for it
+            if self._partial and not fetch:
+                return None
         answer = self._cat_file.read(oid, max_bytes)
         if answer is None:
             return None
