@@ -127,7 +127,7 @@ def test_an_environment_that_the_user_cannot_write(git: GitRepo, short_dir: Path
     shutil.chown(home, 12345, 12345)
     short_dir.chmod(0o755)
     environment = {"HOME": str(home), "PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}", "LC_ALL": "C"}
-    command = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", SCRIPTS / "git-theta", "install"]
+    command = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", str(SCRIPTS / "git-theta"), "install"]
     done = subprocess.run(command, cwd="/", env=environment, capture_output=True, check=False)
     if b"Permission denied" in done.stderr and done.returncode > 1:
         pytest.skip("the interpreter cannot be reached by another user")

@@ -136,7 +136,7 @@ def test_a_folder_means_the_files_in_it(git: GitRepo) -> None:
 
 def test_what_was_committed_raw_needs_renormalize(git: GitRepo) -> None:
     """Only committed files whose filter changes are told about."""
-    git.commit(**{"a.pt": b"x", "b.txt": b"x"})
+    git.commit("raw", **{"a.pt": b"x", "b.txt": b"x"})
     git.write("new.pt", b"x")
     [effect] = ok_json(git, "track", "--json", "*.pt")
     assert effect["renormalize"] == ["a.pt"]

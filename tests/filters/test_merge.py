@@ -183,7 +183,7 @@ class Bytes(Source):
 def archive(**arrays: float) -> Bytes:
     """An npz file with one array of ten equal numbers for each name."""
     file = io.BytesIO()
-    np.savez(file, **{name: np.full(10, value) for name, value in arrays.items()})
+    np.savez(file, **{name: np.full(10, value) for name, value in arrays.items()})  # type: ignore[arg-type]
     return Bytes(file.getvalue())
 
 

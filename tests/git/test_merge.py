@@ -17,7 +17,7 @@ from theta_daemon.pointer import looks_like_pointer, parse
 BASE = model()
 
 
-def branch(repo: GitRepo, name: str, start: str = "main", **files: bytes) -> None:
+def branch(repo: GitRepo, name: str, start: str = "main", /, **files: bytes) -> None:
     """A branch with one commit of these files; HEAD goes there."""
     repo("checkout", "-q", "-B", name, start)
     repo.commit(name, **files)
@@ -269,3 +269,19 @@ def test_without_the_driver_git_conflicts(repo: GitRepo, short_dir: Path, kind: 
         plain("merge", "--abort")
         assert plain.run("cherry-pick", f"origin/{there}").returncode == 1
         plain("cherry-pick", "--abort")
+
+
+def test_a_mixture_made_by_force_is_never_a_file(repo: GitRepo, short_dir: Path) -> None:
+    """Whoever forces a text merge of pointers (`-X ours`) commits what nobody trained: a checkout says so, and writes nothing."""
+    ours, theirs = KINDS["apart"]
+    fork(repo, BASE.bytes(), ours.bytes(), theirs.bytes())
+    repo("config", "merge.theta.driver", "git merge-file --ours %A %O %B")
+    repo("merge", "-q", "--no-edit", "theirs", env={"GIT_THETA_SKIP_SMUDGE": "1"})
+    mixed = repo.blob("m")
+    assert mixed not in (repo.blob("m", "main"), repo.blob("m", "ours~1"), repo.blob("m", "theirs"))
+    repo("config", "--unset", "merge.theta.driver")
+    (repo.path / "m").unlink()
+    done = repo.run("checkout", "--", "m")
+    assert done.returncode != 0
+    assert b"m: " in done.stderr
+    assert not (repo.path / "m").exists()
