@@ -17,6 +17,7 @@ from theta_daemon.history.repository import Repository
 from theta_daemon.settings import Settings
 from theta_daemon.store.lfs import LfsStore
 from theta_daemon.store.remote import Remote, open_remote
+from theta_daemon.store.remote.progress import TerminalProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class Transfer:
         tried = []
         for name in self.names():
             try:
-                report = self.remote(name).fetch(missing, self.store)
+                with TerminalProgress(self.stderr_fd, f"Fetching from {name}", missing) as progress:
+                    report = self.remote(name).fetch(missing, self.store, progress)
             except RemoteError as error:
                 reasons |= dict.fromkeys(missing, f"{name}: {error.message}")
                 tried.append(name)
@@ -47,7 +49,7 @@ class Transfer:
             self.counters.add("fetch.objects", len(report.moved))
             self.counters.add("fetch.bytes", report.moved_bytes)
             reasons |= {oid: f"{name}: {reason}" for oid, reason in report.failed.items()}
-            missing = {oid: size for oid, size in missing.items() if not self.store.has(oid)}
+            missing = {oid: size for oid, size in missing.items() if not self.store.holds(oid, size)}
             if not missing:
                 return {}
         hint = "push them from a clone that has them with `git theta push`" if tried else "add a remote that has them"

@@ -342,7 +342,7 @@ def test_many_processes_write_and_evict_at_once(tmp_path: Path) -> None:
     code = """
 cache.budget_bytes = 200_000
 wrong = 0
-for step in range(300):
+for step in range(120):
     number = (step * 7 + int(os.getpid())) % 100
     value = bytes([number]) * 5000
     digest = blake3(value).hexdigest()

@@ -102,7 +102,8 @@ class Prepared:
         for pathname, wanted in self._files.items():
             sizes = wanted.pointer.objects
             needed = sizes.keys() if pathname in by_lineage or pathname in plan.failed else plan.objects(pathname)
-            missing |= {oid: sizes[oid] for oid in needed if oid in sizes and not self._workspace.store.has(oid)}
+            holds = self._workspace.store.holds
+            missing |= {oid: sizes[oid] for oid in needed if oid in sizes and not holds(oid, sizes[oid])}
         return self._workspace.fetch(missing) if missing else {}
 
     def _obstacle(self, plan: Plan, pathname: bytes, reasons: Mapping[str, ThetaError]) -> ThetaError | None:

@@ -45,4 +45,4 @@ class Known:
             return None
         if pointer is None or (pointer.digest, pointer.size) != (digest, size):
             return None
-        return text if all(self.workspace.store.has(oid) for oid in pointer.objects) else None
+        return text if all(self.workspace.store.holds(oid, size) for oid, size in pointer.objects.items()) else None
