@@ -26,6 +26,12 @@ HANDSHAKE_SECONDS = 2.0
 """A daemon that does not answer for so long is as good as none (stopped, swapped out); the descriptors are still ours."""
 
 
+ORPHAN_SECONDS = 1.0
+"""How often a client that waits looks whether git is still there. Its death shows in no pipe that we hold."""
+
+GONE = b"theta-daemon: the daemon ended in the middle of this command; run the command again\n"
+
+
 class _GoneError(Exception):
     """The daemon went away while it was serving."""
 
@@ -40,7 +46,7 @@ def main(python: str, flags: list[str]) -> None:
         try:
             status = _through_daemon(python, flags, environ, mode)
         except _GoneError:
-            _say(b"theta-daemon: the daemon ended in the middle of this command; run the command again\n")
+            _say(GONE)
             status = 1
         if status is not None:
             posix._exit(status)
@@ -102,6 +108,7 @@ def peer_uid(connection: _socket.socket) -> int:
 
 def _offer(connection: _socket.socket, build: str, environ: dict[bytes, bytes]) -> int | None:
     """Have the daemon serve: its exit status, or None when it declined or broke before it had read anything."""
+    parent = posix.getppid()
     talk = control.Conversation(control.CLIENT)
     try:
         connection.sendall(talk.send(control.HELLO, _hello(build, environ)))
@@ -121,9 +128,11 @@ def _offer(connection: _socket.socket, build: str, environ: dict[bytes, bytes]) 
     except Exception:  # noqa: BLE001 - `adopted` is written before the first read: without it nothing was read
         return None
     try:
+        _signal.signal(_signal.SIGTERM, lambda *_: _terminated(connection))
         posix.dup2(null, 0)
         posix.dup2(null, 1)
-        return _receive(connection, talk).number("status") & 0xFF
+        connection.settimeout(ORPHAN_SECONDS)
+        return _receive(connection, talk, parent).number("status") & 0xFF
     except Exception as error:
         raise _GoneError from error
 
@@ -146,16 +155,36 @@ def _hello(build: str, environ: dict[bytes, bytes]) -> list[tuple[str, bytes]]:
     return fields
 
 
-def _receive(connection: _socket.socket, talk: control.Conversation) -> control.Message:
-    """The daemon's next message. Raises EOFError at the end of the stream, OSError, RemoteProtocolError."""
+def _receive(connection: _socket.socket, talk: control.Conversation, parent: int | None = None) -> control.Message:
+    """The daemon's next message. Raises EOFError at the end of the stream, OSError, RemoteProtocolError.
+
+    With `parent` a timeout is no error, but ends this process when its parent is another one by then.
+    """
     while True:
         message = talk.next_message()
         if message is not None:
             return message
-        data = connection.recv(4096)
+        try:
+            data = connection.recv(4096)
+        except TimeoutError:
+            if parent is None:
+                raise
+            if posix.getppid() != parent:
+                posix._exit(1)  # git was killed; our end tells the daemon
+            continue
         if not data:
             raise EOFError
         talk.receive_data(data)
+
+
+def _terminated(connection: _socket.socket) -> None:
+    """SIGTERM: git ends its filter so when the pipes break. If they broke because the daemon died, say so."""
+    try:
+        if connection.recv(1, _socket.MSG_PEEK | _socket.MSG_DONTWAIT) == b"":
+            _say(GONE)
+    except OSError:
+        pass  # the daemon is there
+    posix._exit(143)
 
 
 def _say(text: bytes) -> None:
