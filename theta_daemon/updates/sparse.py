@@ -73,15 +73,17 @@ def encode_replaced(planes: bytes) -> bytes:
 
 def encode_listed(spec: TensorSpec, value: Words, previous: Words) -> bytes | None:
     """The part of a chunk as a list of changes, empty if there are none; None when too many words changed."""
-    places = np.flatnonzero(value != previous)
-    if not places.size:
+    changed = value != previous
+    count = int(np.count_nonzero(changed))
+    if not count:
         return b""
-    if places.size * MAX_LISTED > value.size:
+    if count * MAX_LISTED > value.size:
         return None
+    places = np.flatnonzero(changed)
     gaps = np.diff(places, prepend=-1) - 1
     gap_planes = encode_planes(gaps.astype("<u4"), rotate=False)
     word_planes = encode_planes(value[places], rotate=spec.dtype.kind is Kind.FLOAT)
-    return b"".join([bytes((LISTED,)), _HEADER.pack(places.size, len(gap_planes)), gap_planes, word_planes])
+    return b"".join([bytes((LISTED,)), _HEADER.pack(count, len(gap_planes)), gap_planes, word_planes])
 
 
 def _apply_listed(spec: TensorSpec, body: memoryview, words: Words) -> None:
