@@ -1,7 +1,7 @@
 """Smudge: from a pointer to its checkpoint, at once or with the whole checkout's batch.
 
-What is no pointer passes through unchanged. A valid pointer is delayed where git allows it, except where the path is
-unmerged: git crashes when a filter delays while it writes out a conflict. Keyed by pathname, as git asks again by pathname.
+What is no pointer passes through unchanged. A valid pointer is delayed where git allows it, except where git may be writing
+out a conflict: it crashes when a filter then delays. Keyed by pathname, as git asks again by pathname.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Smudger:
         wanted = self._pointer(payload)
         if wanted is None:
             return _unchanged(payload)
-        if request.can_delay and not self._unmerged(request.pathname):
+        if request.can_delay and not self._conflicting(request):
             self._delayed[request.pathname] = wanted
             return None
         return Prepared(self._workspace, {request.pathname: wanted}).stream(request.pathname)
@@ -73,9 +73,13 @@ class Smudger:
             return None
         return Wanted(blob, pointer)
 
-    def _unmerged(self, pathname: bytes) -> bool:
-        entry = self._workspace.history.index_entry(pathname)
-        return entry is not None and entry.unmerged
+    def _conflicting(self, request: Request) -> bool:
+        """Whether git may be writing out a conflict: one that there is, or one that `checkout -m` brings back."""
+        history = self._workspace.history
+        entry = history.index_entry(request.pathname)
+        if entry is not None and entry.unmerged:
+            return True
+        return request.treeish is None and history.resolved_conflict(request.pathname)
 
 
 def _unchanged(payload: Spool) -> Iterator[Buffer]:

@@ -109,6 +109,11 @@ class History:
         with self._lock:
             return self._index.entry(pathname)
 
+    def resolved_conflict(self, pathname: bytes) -> bool:
+        """Whether the caller's index remembers a conflict over `pathname` that has been resolved."""
+        with self._lock:
+            return self._index.resolved(pathname)
+
     def head_entry(self, pathname: bytes) -> HeadEntry | None:
         """The file `pathname` at HEAD, as HEAD is now; None when there is none or HEAD has no commit."""
         with self._lock:

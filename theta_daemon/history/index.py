@@ -43,22 +43,48 @@ class Index:
         self._invocation = invocation
         self._state: tuple[int, ...] | None = None
         self._lookup: _Lookup = _nothing
+        self._resolved: frozenset[bytes] | None = None
 
     def entry(self, pathname: bytes) -> IndexEntry | None:
         """The entry of `pathname` (relative to the top of the work tree); None for none, or not a regular file."""
-        try:
-            stat = self._repository.index_file.stat()
-        except FileNotFoundError:
+        if not self._current():
             return None
-        state = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-        if state != self._state:
-            self._lookup = self._open()
-            self._state = state
         try:
             return self._lookup(pathname)
         except (UnicodeError, ValueError):
             self._lookup = self._listing()
             return self._lookup(pathname)
+
+    def resolved(self, pathname: bytes) -> bool:
+        """Whether the index remembers a conflict over `pathname` that was resolved (`git checkout -m` brings it back)."""
+        if not self._current():
+            return False
+        if self._resolved is None:
+            self._resolved = self._undoable()
+        return pathname in self._resolved
+
+    def _current(self) -> bool:
+        """Open the index anew if it has changed; whether there is one."""
+        try:
+            stat = self._repository.index_file.stat()
+        except FileNotFoundError:
+            return False
+        state = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+        if state != self._state:
+            self._lookup = self._open()
+            self._resolved = None
+            self._state = state
+        return True
+
+    def _undoable(self) -> frozenset[bytes]:
+        """The paths in the index's resolve-undo extension. Few have one, and then its name is somewhere in the file."""
+        try:
+            if b"REUC" not in self._repository.index_file.read_bytes():
+                return frozenset()
+        except OSError:
+            return frozenset()
+        found = self._ls_files("--resolve-undo")
+        return frozenset(line.partition(b"\t")[2] for line in found.split(b"\0")[:-1])
 
     def _open(self) -> _Lookup:
         if not self._repository.odb_readable:
@@ -71,13 +97,15 @@ class Index:
         return lambda pathname: _from_libgit2(index, pathname)
 
     def _listing(self) -> _Lookup:
+        return _parse(self._ls_files("-s")).get
+
+    def _ls_files(self, what: str) -> bytes:
         found = git_child(
-            ["ls-files", "-s", "-z", "--full-name", "--", ":/"],
+            ["ls-files", what, "-z", "--full-name", "--", ":/"],
             self._invocation,
             extra_env={"GIT_LITERAL_PATHSPECS": "0"},
         )
-        entries = _parse(found.out) if found.status == 0 else {}
-        return entries.get
+        return found.out if found.status == 0 else b""
 
 
 class _Index(pygit2.Index):
