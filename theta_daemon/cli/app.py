@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
 from theta_daemon.cli import add, cat, daemon, inspect, install, status, track
 from theta_daemon.cli.exits import EPILOGUE
+from theta_daemon.cli.output import say
 
 
-def _end(status: int) -> NoReturn:
+def _end(status: int, **_options: object) -> NoReturn:
     """What a command returns is the exit status."""
     sys.stdout.flush()  # here, where the parser still looks after a reader that went away
     raise typer.Exit(status)
@@ -28,6 +29,26 @@ app = typer.Typer(
     rich_markup_mode=None,
     result_callback=_end,
 )
+
+
+def _version(asked: bool) -> None:  # noqa: FBT001 - the parser calls it
+    if asked:
+        from theta_daemon import __version__
+
+        say(f"git-theta {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options before the command."""
+
+
 for command in (install.install, install.uninstall, track.track, track.untrack, status.status, inspect.show, cat.cat):
     app.command(epilog=EPILOGUE)(command)
 app.command(epilog=EPILOGUE, context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})(
@@ -39,5 +60,8 @@ app.add_typer(daemon.app)
 
 def run(arguments: list[str]) -> NoReturn:
     """Run one command line and exit with its status. ThetaErrors are the caller's to print."""
+    if arguments[:1] == ["add"] and "--" in arguments:
+        # the parser takes one for itself, and git needs it
+        arguments = [*arguments[: arguments.index("--")], "--", *arguments[arguments.index("--") :]]
     app(args=arguments, prog_name="git theta")
     raise AssertionError("the option parser exits")

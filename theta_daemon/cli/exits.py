@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
+from theta_daemon.complaint import explain
 from theta_daemon.errors import ThetaError
 
 DONE: Final = 0
@@ -23,10 +24,10 @@ EPILOGUE: Final = "Exit status: 0 done, 1 could not be done (why is on stderr), 
 
 
 def complain(text: str) -> None:
-    """Say `text` on stderr, behind the name of the program, whatever its characters."""
-    line = f"git-theta: {text}\n"
+    """Say `text` on stderr, behind the name of the program. Names in it come from strangers: no control characters."""
+    line = "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
     sys.stderr.flush()
-    sys.stderr.buffer.write(line.encode("utf-8", "surrogateescape"))
+    sys.stderr.buffer.write(f"git-theta: {line}\n".encode())
     sys.stderr.flush()
 
 
@@ -35,16 +36,13 @@ def guarded(command: Callable[[], int]) -> int:
     try:
         status = command()
         sys.stdout.flush()
-    except ThetaError as error:
-        complain(error.describe())
-        return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         # the interpreter flushes stdout once more at exit, and must not find the broken pipe there
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return READER_GONE
-    except OSError as error:
-        complain(str(error))
+    except (ThetaError, OSError, MemoryError) as error:
+        complain(explain(error))
         return FAILED
     return status

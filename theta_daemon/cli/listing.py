@@ -11,6 +11,7 @@ from pathlib import Path
 
 from theta_daemon.cli import git
 from theta_daemon.errors import PointerError
+from theta_daemon.filters.merge import Conflict, merge
 from theta_daemon.history.history import History
 from theta_daemon.pointer import Pointer
 
@@ -58,3 +59,25 @@ def _index(revision: str | None) -> Iterator[tuple[Mapping[str, str] | None, tup
         tree = git.ask("rev-parse", "--verify", "--end-of-options", f"{revision}^{{tree}}").strip()
         git.ask("read-tree", tree, env=env)
         yield env, ("--cached",)
+
+
+def conflicts(history: History) -> dict[bytes, tuple[str, ...]]:
+    """Unmerged checkpoints, by path, with the parameters that both sides changed (none where no pointers tell)."""
+    stages: dict[bytes, dict[bytes, str]] = {}
+    for item in git.fields(git.ask("ls-files", "-u", "-z", "--full-name", "--", ":/")):
+        head, _, path = item.partition(b"\t")
+        _, blob, stage = head.split()
+        stages.setdefault(path, {})[stage] = blob.decode()
+    wanted = [path for path, _, value in git.attributes(stages, "filter") if value == "theta"]
+    return {path: _disputed(history, stages[path]) for path in wanted}
+
+
+def _disputed(history: History, stages: Mapping[bytes, str]) -> tuple[str, ...]:
+    try:
+        base, ours, theirs = (history.pointer(stages[side]) if side in stages else None for side in (b"1", b"2", b"3"))
+    except PointerError:
+        return ()
+    if ours is None or theirs is None:
+        return ()
+    outcome = merge(base, ours, theirs)
+    return outcome.parameters if isinstance(outcome, Conflict) else ()

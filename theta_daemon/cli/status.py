@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from theta_daemon.history.history import History
     from theta_daemon.pointer import Pointer
 
+_NAMED = 5
+"""Parameters of a conflict that are named."""
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -45,6 +48,7 @@ def status(*, json: Annotated[bool, typer.Option("--json", help="Print JSON for 
         entries = listing.entries(history, paths=(":/",))
         staged = [change for entry in entries if (change := _change(history, entry)) is not None]
         missing = _missing(history, entries)
+        conflicts = {_text(path): list(names) for path, names in listing.conflicts(history).items()}
     raw = [
         _text(entry.path)
         for entry in entries
@@ -59,6 +63,7 @@ def status(*, json: Annotated[bool, typer.Option("--json", help="Print JSON for 
                 "configured": configured,
                 "tracked": len(entries),
                 "staged": [change.json() for change in staged],
+                "conflicts": conflicts,
                 "edited": edited,
                 "raw": raw,
                 "damaged": damaged,
@@ -71,6 +76,9 @@ def status(*, json: Annotated[bool, typer.Option("--json", help="Print JSON for 
     say(f"{len(entries)} checkpoint{'' if len(entries) == 1 else 's'} in the index")
     for change in staged:
         say(f"  to be committed: {shown(change.path)}: {_summary(change)}")
+    for path, names in conflicts.items():
+        disputed = ", ".join(shown(name) for name in names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+        say(f"  in conflict: {shown(path)}" + (f": both sides changed {disputed}" if names else ""))
     for path in edited:
         say(f"  edited, not added: {shown(path)}")
     for path in raw:
