@@ -53,6 +53,7 @@ class Settings(BaseModel):
     tensor_cache: int = Field(default_factory=lambda: default_tensor_cache(), ge=0)  # noqa: PLW0108  (defined below)
     disk_cache: int | None = Field(default=None, ge=0)
     cache_dir: Path | None = None
+    cache_compression: bool = False
     workers: int = Field(default=0, ge=0, le=1024)
     max_depth: int = Field(default=16, ge=0, le=1024)
     fsync: bool = True
@@ -92,6 +93,12 @@ class Settings(BaseModel):
         if self.disk_cache is not None:
             return self.disk_cache
         return 0 if self.cache_dir is None else DEFAULT_DISK_CACHE
+
+    def cache_folder(self, env: Mapping[str, str]) -> Path | None:
+        """Where this caller's disk cache is or would be: as configured, else in the user's cache folder, if there is one."""
+        places = (env.get("XDG_CACHE_HOME", ""), ""), (env.get("HOME", ""), ".cache")
+        users = [Path(folder, below, "theta-daemon") for folder, below in places if folder.startswith("/")]
+        return self.cache_dir or next(iter(users), None)
 
     @property
     def worker_count(self) -> int:
@@ -191,7 +198,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "theta.diskCache",
         "THETA_DISK_CACHE",
         _SIZE,
-        "0; 10g with theta.cacheDir",
+        "10g where theta.cacheDir is set or `git theta warm` was used, else 0",
         "rebuilt parameters kept on disk",
         parse_integer,
     ),
@@ -200,9 +207,18 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         "theta.cacheDir",
         "THETA_CACHE_DIR",
         "a directory",
-        "none",
+        "`theta-daemon` in `$XDG_CACHE_HOME` or `~/.cache`",
         "where the disk cache is; may be saved and restored between CI jobs",
         Path,
+    ),
+    Setting(
+        "cache_compression",
+        "theta.cacheCompression",
+        "THETA_CACHE_COMPRESSION",
+        _YES,
+        "false",
+        "whether the disk cache is compressed: smaller to keep and to upload, slower to read",
+        parse_boolean,
     ),
     Setting(
         "workers",

@@ -8,7 +8,6 @@ magic 8 | word bytes <u1 | zero 7 | bytes of the value <u8 | a <u4 length a chun
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -20,21 +19,19 @@ from theta_daemon.store.disk import FileReader
 from theta_daemon.tensor import CHUNK_WORDS, Buffer
 
 MAGIC: Final = b"\x89THETAv\n"
-_HEAD: Final = struct.Struct("<8sB7xQ")
-_PIECE_BYTES: Final = 4 << 20
+HEAD: Final = struct.Struct("<8sB7xQ")
+_VERIFY_BYTES: Final = 1 << 20
+"""Read, then hashed while it is in the processor's cache."""
 
 
-def compressed_parts(value: Buffer, word_bytes: int) -> list[Buffer]:
-    """The compressed form of `value`, in parts to be written one after the other."""
-    view = memoryview(value).cast("B")
-    width = word_bytes if word_bytes in (1, 2, 4, 8) and view.nbytes % word_bytes == 0 else 1
-    step = CHUNK_WORDS * width
-    chunks = [
-        encode_planes(np.frombuffer(view[start : start + step], f"<u{width}"), rotate=width > 1)
-        for start in range(0, view.nbytes, step)
-    ]
-    lengths = struct.pack(f"<{len(chunks)}I", *map(len, chunks))
-    return [_HEAD.pack(MAGIC, width, view.nbytes), lengths, *chunks]
+def width_of(word_bytes: int, nbytes: int) -> int:
+    """The word size that a value of `nbytes` bytes is compressed by."""
+    return word_bytes if word_bytes in (1, 2, 4, 8) and nbytes % word_bytes == 0 else 1
+
+
+def encoded_chunk(chunk: memoryview, width: int) -> bytes:
+    """Up to CHUNK_WORDS words of `width` bytes, compressed."""
+    return encode_planes(np.frombuffer(chunk, f"<u{width}"), rotate=width > 1)
 
 
 class CachedValue:
@@ -43,13 +40,19 @@ class CachedValue:
     def __init__(self, reader: FileReader, nbytes: int, *, compressed: bool) -> None:
         self.nbytes = nbytes
         self._reader = reader
-        self._step = _PIECE_BYTES
+        self._step = 1
         self._width = 0
         self._offsets: list[int] = []
+        self._stamp: tuple[int, int] | None = None
         if compressed:
             self._read_head()
         elif reader.size != nbytes:
             raise RecordError(f"{reader.size} bytes are not a value of {nbytes}")
+
+    @property
+    def modified_seconds(self) -> float:
+        """The file's modification time when it was opened."""
+        return self._reader.modified_seconds
 
     def read(self, offset: int, length: int) -> Buffer:
         """Exactly `length` bytes from `offset`. Raises RecordError, StoreError."""
@@ -75,31 +78,47 @@ class CachedValue:
             raise RecordError("the bytes are not those of the digest")
         return memoryview(data).toreadonly()
 
+    def read_into(self, offset: int, target: memoryview) -> None:
+        """Fill `target` (writable bytes) from `offset`. Raises RecordError, StoreError."""
+        if not self._width:
+            self._reader.read_into(offset, target)
+        else:
+            target[:] = memoryview(self.read(offset, target.nbytes)).cast("B")
+
     def verify(self, digest: str) -> None:
         """Read it through, a piece at a time. Raises RecordError unless it has that digest."""
-        found = blake3()
-        for piece in self._pieces():
-            found.update(piece)
+        self._stamp = self._reader.stamp()
+        found = blake3(max_threads=blake3.AUTO)
+        if self._width:
+            for start in range(0, self.nbytes, self._step):
+                found.update(self.read(start, min(self._step, self.nbytes - start)))
+        else:
+            piece = memoryview(bytearray(min(_VERIFY_BYTES, self.nbytes)))
+            for start in range(0, self.nbytes, _VERIFY_BYTES):
+                part = piece[: self.nbytes - start]
+                self._reader.read_into(start, part)
+                found.update(part)
         if found.hexdigest() != digest:
             raise RecordError("the bytes are not those of the digest")
+
+    def still(self, digest: str) -> None:
+        """Raises RecordError unless what was read since `verify` was the value: nobody has written into the file."""
+        if self._reader.stamp() != self._stamp:  # or only its time was renewed
+            self.verify(digest)
 
     def close(self) -> None:
         self._reader.close()
 
-    def _pieces(self) -> Iterator[Buffer]:
-        for start in range(0, self.nbytes, self._step):
-            yield self.read(start, min(self._step, self.nbytes - start))
-
     def _read_head(self) -> None:
-        magic, width, nbytes = _HEAD.unpack(self._reader.read(0, _HEAD.size))
+        magic, width, nbytes = HEAD.unpack(self._reader.read(0, HEAD.size))
         if magic != MAGIC or width not in (1, 2, 4, 8) or nbytes != self.nbytes or nbytes % width:
             raise RecordError("not a compressed value of that size")
         self._width = width
         self._step = CHUNK_WORDS * width
         count = -(-nbytes // self._step)
-        position = _HEAD.size + 4 * count
+        position = HEAD.size + 4 * count
         self._offsets = [position]
-        for length in struct.unpack(f"<{count}I", self._reader.read(_HEAD.size, 4 * count)):
+        for length in struct.unpack(f"<{count}I", self._reader.read(HEAD.size, 4 * count)):
             position += length
             self._offsets.append(position)
         if position != self._reader.size:

@@ -38,6 +38,7 @@ class FileReader:
         status = os.fstat(fd)
         self.regular = stat.S_ISREG(status.st_mode)
         self._size = status.st_size
+        self.modified_seconds = status.st_mtime
 
     @property
     def size(self) -> int:
@@ -56,6 +57,26 @@ class FileReader:
         except OSError as error:
             raise store_error("read object", self._path, error) from error
         return data
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        """Fill `target` (writable bytes) from `offset`. Raises RecordError, StoreError."""
+        try:
+            while target.nbytes:
+                done = os.preadv(self._fd, [target], offset)
+                if not done:
+                    raise RecordError(f"{self._path} was cut short to {offset} bytes", _DAMAGED)
+                target = target[done:]
+                offset += done
+        except OSError as error:
+            raise store_error("read object", self._path, error) from error
+
+    def stamp(self) -> tuple[int, int]:
+        """Size and time of the last change, as they are now: whoever writes into the file changes them. Raises StoreError."""
+        try:
+            status = os.fstat(self._fd)
+        except OSError as error:
+            raise store_error("read object", self._path, error) from error
+        return status.st_size, status.st_mtime_ns
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1

@@ -21,7 +21,6 @@ Rules:
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 import threading
 import time
@@ -33,13 +32,13 @@ from typing import Final
 
 from theta_daemon.errors import RecordError, StoreError
 from theta_daemon.store.base import OBJECT_ID
-from theta_daemon.store.cached_value import CachedValue, compressed_parts
+from theta_daemon.store.cache_writer import TEMPORARY, EntryWriter
+from theta_daemon.store.cached_value import CachedValue
 from theta_daemon.store.disk import FileReader
 from theta_daemon.tensor import Buffer
 
 COMPRESSED: Final = ".planes"
-_TEMPORARY: Final = ".tmp"
-_VERSION: Final = "v1"
+VERSION: Final = "v1"
 _TAG: Final = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n# Rebuilt parameters of theta-daemon; may be deleted at any time.\n"
 )
@@ -48,6 +47,8 @@ _LOW_MARK: Final = 0.9
 _SURVEY_PART: Final = 16
 """Others' writing is looked at after each 1/16 of the budget that we write ourselves."""
 _ABANDONED_SECONDS: Final = 3600
+_RENEWED_SECONDS: Final = 60
+"""Use renews the time of an entry that is older than this: readers of one cache need not all write to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +83,13 @@ class DiskCache:
     def __init__(self, folder: Path, budget_bytes: int, *, umask: int = 0o077, compress: bool = False) -> None:
         self.folder = folder
         self.budget_bytes = budget_bytes
-        self._values = folder / _VERSION
+        self._values = folder / VERSION
         self._umask = umask
         self._compress = compress
         self._lock = threading.Lock()
         self._size: int | None = None  # of all entries, as far as known; None before the first survey
         self._since_survey = 0
+        self._rejected: set[str] = set()
         self._stats = DiskCacheStats(budget_bytes, 0)
 
     def get(self, digest: str, nbytes: int) -> memoryview | None:
@@ -102,7 +104,7 @@ class DiskCache:
             return None
         finally:
             value.close()
-        self._used(digest)
+        self._used(digest, value.modified_seconds)
         return data
 
     def open(self, digest: str, nbytes: int) -> CachedValue | None:
@@ -116,32 +118,65 @@ class DiskCache:
             value.close()
             self._reject(digest)
             return None
-        self._used(digest)
+        self._used(digest, value.modified_seconds)
         return value
 
     def has(self, digest: str) -> bool:
-        """Whether there is an entry of that name. Says nothing about what is in it."""
-        return any(path.is_file() for path in self._paths(digest))
+        """Whether there is an entry of that name which was not found to be something else. Says nothing about what is in it."""
+        return digest not in self._rejected and any(path.is_file() for path in self._paths(digest))
+
+    def size_of(self, digest: str) -> int | None:
+        """Bytes that the entry takes; None when there is none."""
+        for path in self._paths(digest):
+            with suppress(OSError):
+                return path.stat().st_size
+        return None
+
+    def renew(self, digest: str) -> None:
+        """Make the entry the last to be evicted."""
+        for path in self._paths(digest):
+            with suppress(OSError):
+                os.utime(path)
+                return
 
     def put(self, digest: str, value: Buffer, word_bytes: int = 1) -> bool:
         """Keep `value`, whose digest the caller has checked; whether it is here now. Words of `word_bytes` compress best so."""
         nbytes = memoryview(value).nbytes
-        if nbytes > self.budget_bytes or self.has(digest):
-            return nbytes <= self.budget_bytes
+        if nbytes <= self.budget_bytes and self.has(digest):
+            return True
+        writer = self.writer(digest, nbytes, word_bytes)
+        if writer is None:
+            return False
+        writer.write(0, value)
+        return self.commit(digest, writer)
+
+    def writer(self, digest: str, nbytes: int, word_bytes: int = 1) -> EntryWriter | None:
+        """For a value that comes in pieces; None when it is too large or cannot be written. Goes to `commit` or is aborted."""
+        if nbytes > self.budget_bytes:
+            return None
         raw, compressed = self._paths(digest)
-        parts: list[Buffer] = [value]
-        path = raw
-        if self._compress:
-            parts = compressed_parts(value, word_bytes)
-            path = compressed
-        size = sum(memoryview(part).nbytes for part in parts)
-        if not self._make_room(size) or not self._write(path, parts):
+        try:
+            if self._make_room(nbytes):
+                self._make_folder(raw.parent)
+                mode = 0o666 & ~self._umask
+                if self._compress:
+                    return EntryWriter(compressed, nbytes, mode, compress_words=word_bytes)
+                return EntryWriter(raw, nbytes, mode)
+        except OSError:
+            pass
+        self._count(unwritten=1)
+        return None
+
+    def commit(self, digest: str, writer: EntryWriter) -> bool:
+        """Give what `writer` holds its name, once its digest is known to be right; whether that was possible."""
+        if not writer.commit():
             self._count(unwritten=1)
             return False
         self._count(written=1)
         with self._lock:
-            self._size = (self._size or 0) + size
-            self._since_survey += size
+            self._rejected.discard(digest)
+            self._size = (self._size or 0) + writer.size
+            self._since_survey += writer.size
         return True
 
     def trim(self, to_bytes: int) -> DiskCacheStats:
@@ -183,7 +218,7 @@ class DiskCache:
             return None
         if not stat.S_ISREG(status.st_mode):
             return None
-        if file.name.endswith(_TEMPORARY):
+        if file.name.endswith(TEMPORARY):
             if status.st_mtime < time.time() - _ABANDONED_SECONDS:
                 with suppress(OSError):
                     Path(file.path).unlink()
@@ -219,18 +254,20 @@ class DiskCache:
 
     def _reject(self, digest: str) -> None:
         self._count(rejected=1)
-        for path in self._paths(digest):
+        paths = self._paths(digest)
+        for path in paths:
             with suppress(OSError):
                 path.unlink()
             with suppress(OSError):
                 path.rmdir()
+        with self._lock:
+            if any(os.path.lexists(path) for path in paths):  # we may not delete it
+                self._rejected.add(digest)
 
-    def _used(self, digest: str) -> None:
+    def _used(self, digest: str, before: float) -> None:
         self._count(hits=1)
-        for path in self._paths(digest):
-            with suppress(OSError):
-                os.utime(path)
-                return
+        if not time.time() - _RENEWED_SECONDS < before <= time.time():
+            self.renew(digest)
 
     def _make_room(self, size: int) -> bool:
         with self._lock:
@@ -240,27 +277,6 @@ class DiskCache:
         if known + size > self.budget_bytes:
             known = self.trim(int(max(0, min(self.budget_bytes * _LOW_MARK, self.budget_bytes - size)))).size_bytes
         return known + size <= self.budget_bytes
-
-    def _write(self, path: Path, parts: list[Buffer]) -> bool:
-        temporary = path.with_name(f"{secrets.token_hex(12)}{_TEMPORARY}")
-        try:
-            self._make_folder(path.parent)
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError:
-            return False
-        try:
-            with os.fdopen(fd, "wb", buffering=0) as file:
-                os.fchmod(fd, 0o666 & ~self._umask)
-                for part in parts:
-                    view = memoryview(part).cast("B")
-                    while view.nbytes:
-                        view = view[file.write(view) or 0 :]
-            temporary.replace(path)
-        except OSError:
-            with suppress(OSError):
-                temporary.unlink()
-            return False
-        return True
 
     def _make_folder(self, folder: Path) -> None:
         if folder.is_dir():
