@@ -66,7 +66,7 @@ def test_the_environment_wins() -> None:
         "tensor_cache": ("8k", 8192),
         "disk_cache": ("0", 0),
         "cache_dir": ("/from/env", Path("/from/env")),
-        "cache_compression": ("yes", True),
+        "cache_compression": ("no", False),
         "workers": ("9", 9),
         "max_depth": ("0", 0),
         "fsync": ("no", False),
