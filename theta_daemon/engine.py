@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cache, partial
 from typing import Final
 
 from cachetools import LRUCache
@@ -21,6 +22,7 @@ from theta_daemon import registry, session
 from theta_daemon.counters import Counters
 from theta_daemon.errors import ThetaError
 from theta_daemon.filters.clean import clean
+from theta_daemon.filters.hints import Hints
 from theta_daemon.filters.rebuild import Machinery
 from theta_daemon.filters.smudge import Smudger
 from theta_daemon.filters.spool import Spool
@@ -137,6 +139,7 @@ class Engine:
                 self._proven,
                 report,
                 transfer.fetch,
+                cache(partial(Hints.load, invocation, known.update)),
             )
         finally:
             history.close()

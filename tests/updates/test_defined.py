@@ -7,6 +7,6 @@ from theta_daemon.updates.defined import Definable
 
 
 def test_those_that_take_data() -> None:
-    """Low-rank, ia3, sparse and random; the others only describe a value that is there."""
+    """Low-rank, ia3, sparse, random and constant; the others only describe a value that is there."""
     definable = {name for name in UPDATES if isinstance(registry().update(name), Definable)}
-    assert definable == {"low-rank", "ia3", "sparse", "random"}
+    assert definable == {"low-rank", "ia3", "sparse", "random", "constant"}

@@ -8,15 +8,15 @@ update that is R = B, C = A, scale; transposed R = Aᵀ, C = Bᵀ. IA3 adapters 
 
 from __future__ import annotations
 
-import json
 import math
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from re import search
 from typing import Any, Final
 
 import numpy as np
+from blake3 import blake3
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from theta_daemon.errors import HintError, ThetaError
@@ -28,11 +28,14 @@ from theta_daemon.updates.floats import Array
 Arrays = Mapping[str, Mapping[str, Any]]
 """Arrays by parameter and key."""
 
+WHOLE: Final = "whole"
+"""The key of an array that is a parameter's new value itself: what an adapter trained beside its factors."""
+
 CONFIG: Final = "adapter_config.json"
 _WEIGHTS: Final = ("adapter_model.safetensors", "adapter_model.bin")
 _PREFIX: Final = "base_model.model."
 _MAX_BYTES: Final = 8 << 30
-_FACTORS: Final = {"lora_A": "A", "lora_B": "B", "lora_embedding_A": "A", "lora_embedding_B": "B", "ia3_l": "ia3"}
+_PART: Final = re.compile(r"(.*)\.(lora_A|lora_B|lora_embedding_A|lora_embedding_B|ia3_l)(?:\.weight|\.default)*")
 
 
 class _Config(BaseModel):
@@ -45,6 +48,8 @@ class _Config(BaseModel):
     r: int = 1
     use_rslora: bool = False
     use_dora: bool = False
+    lora_bias: bool = False
+    target_parameters: list[str] | None = None
     fan_in_fan_out: bool = False
     alpha_pattern: dict[str, float] = {}
     rank_pattern: dict[str, int] = {}
@@ -52,13 +57,15 @@ class _Config(BaseModel):
 
 
 class FileSource(Source):
-    """A whole file in memory."""
+    """A whole file in memory; its bytes are added to `seen`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, seen: blake3 | None = None) -> None:
         try:
             if path.stat().st_size > _MAX_BYTES:
                 raise HintError(f"{path}: larger than {_MAX_BYTES} bytes")
             self._data = memoryview(path.read_bytes())
+            if seen is not None:
+                seen.update(self._data)
         except OSError as error:
             raise HintError(f"{path}: {error.strerror}", "give a safetensors, torch or npz file") from error
 
@@ -72,9 +79,9 @@ class FileSource(Source):
         return self._data[offset : offset + length]
 
 
-def read_arrays(path: Path) -> dict[str, Array]:
+def read_arrays(path: Path, seen: blake3 | None = None) -> dict[str, Array]:
     """All arrays of a checkpoint in any known format. Raises HintError."""
-    source = FileSource(path)
+    source = FileSource(path, seen)
     try:
         name, extents = registry().find_layout(source)
     except ThetaError as error:
@@ -89,18 +96,21 @@ def read_arrays(path: Path) -> dict[str, Array]:
     }
 
 
-def read_data(path: Path) -> Arrays:
-    """The arrays for each parameter, from a checkpoint or a PEFT adapter. Raises HintError."""
+def read_data(path: Path, seen: blake3 | None = None) -> Arrays:
+    """The arrays for each parameter, from a checkpoint or a PEFT adapter. Raises HintError.
+
+    What is read is added to `seen`.
+    """
     if path.is_dir():
         weights = next((path / name for name in _WEIGHTS if (path / name).is_file()), None)
         if weights is None or not (path / CONFIG).is_file():
             raise HintError(f"{path}: no PEFT adapter (needs {CONFIG} and {' or '.join(_WEIGHTS)})")
-        return _adapter(path / CONFIG, read_arrays(weights))
-    arrays = read_arrays(path)
-    if any(".lora_" in name or ".ia3_l" in name for name in arrays):
+        return _adapter(path / CONFIG, read_arrays(weights, seen), seen)
+    arrays = read_arrays(path, seen)
+    if any(_PART.fullmatch(name) for name in arrays):
         if not (path.parent / CONFIG).is_file():
             raise HintError(f"{path}: a PEFT adapter without its {CONFIG}", "keep both files in one folder")
-        return _adapter(path.parent / CONFIG, arrays)
+        return _adapter(path.parent / CONFIG, arrays, seen)
     found: dict[str, dict[str, Any]] = defaultdict(dict)
     for name, array in arrays.items():
         parameter, separator, key = name.rpartition("/")
@@ -110,43 +120,50 @@ def read_data(path: Path) -> Arrays:
     return found
 
 
-def _adapter(config_path: Path, arrays: Mapping[str, Array]) -> Arrays:
+def _adapter(config_path: Path, arrays: Mapping[str, Array], seen: blake3 | None) -> Arrays:
     try:
-        config = _Config.model_validate(json.loads(config_path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise HintError(f"{config_path}: {error.strerror}") from error
-    except (ValidationError, ValueError) as error:
-        raise HintError(f"{config_path}: {error}") from error
-    if config.peft_type not in {"LORA", "IA3"} or config.use_dora:
-        raise HintError(
-            f"{config_path}: adapters of type {config.peft_type} with DoRA or others than LORA, IA3 are not known"
-        )
+        text = FileSource(config_path, seen)
+        config = _Config.model_validate_json(bytes(text.read(0, text.size)))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise HintError(f"{config_path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    unknown = [name for name in ("use_dora", "lora_bias", "target_parameters") if getattr(config, name)]
+    if config.peft_type not in {"LORA", "IA3"} or unknown:
+        what = " and ".join(unknown) or f"type {config.peft_type}"
+        raise HintError(f"{config_path}: adapters with {what} are not known", "merge it and add the merged checkpoint")
     modules: dict[str, dict[str, Array]] = defaultdict(dict)
-    for name, array in arrays.items():
-        match = search(r"^(.*)\.(lora_A|lora_B|lora_embedding_A|lora_embedding_B|ia3_l)(?:\.weight|\.default)*$", name)
-        if match is not None:
-            modules[match[1].removeprefix(_PREFIX)][match[2]] = array
     found: dict[str, Mapping[str, Any]] = {}
+    for name, array in arrays.items():
+        part = _PART.fullmatch(name)
+        if part is None:
+            # Trained beside the factors: a bias, or a module in `modules_to_save`.
+            found[name.removeprefix(_PREFIX).replace(".modules_to_save.default.", ".")] = {WHOLE: array}
+        else:
+            modules[part[1].removeprefix(_PREFIX)][part[2]] = array
     for module, parts in modules.items():
         if "ia3_l" in parts:
-            found[f"{module}.weight"] = {"ia3": _ia3(parts["ia3_l"])}
-            continue
-        embedding = "lora_embedding_A" in parts
-        a = parts.get("lora_embedding_A") if embedding else parts.get("lora_A")
-        b = parts.get("lora_embedding_B") if embedding else parts.get("lora_B")
-        if a is None or b is None:
-            raise HintError(f"{config_path}: module {module} lacks one of its two factors")
-        found[f"{module}.weight"] = {
-            **_factors(a, b, embedding or config.fan_in_fan_out),
-            "scale": _scale(config, module),
-        }
-    if not found:
+            found |= _rescaled(config, module, parts["ia3_l"])
+        else:
+            found[f"{module}.weight"] = _factors(config, config_path, module, parts)
+    if not modules:
         raise HintError(f"{config_path}: no factors beside it")
     return found
 
 
-def _factors(a: Array, b: Array, transposed: bool) -> dict[str, Array]:  # noqa: FBT001
-    return {"R": _transpose(a), "C": _transpose(b)} if transposed else {"R": b, "C": a}
+def _factors(config: _Config, path: Path, module: str, parts: Mapping[str, Array]) -> Mapping[str, Any]:
+    embedding = "lora_embedding_A" in parts
+    a = parts.get("lora_embedding_A" if embedding else "lora_A")
+    b = parts.get("lora_embedding_B" if embedding else "lora_B")
+    if a is None or b is None:
+        raise HintError(f"{path}: module {module} lacks one of its two factors")
+    rank = _of_module(config.rank_pattern, module, config.r)
+    if a.spec.shape[:1] != (rank,):
+        raise HintError(f"{path}: module {module} has factors of shape {list(a.spec.shape)}, but rank {rank}")
+    alpha = _of_module(config.alpha_pattern, module, config.lora_alpha)
+    scale = np.float64(alpha / (math.sqrt(rank) if config.use_rslora else rank))
+    if embedding or config.fan_in_fan_out:
+        return {"R": _transpose(a), "C": _transpose(b), "scale": scale}
+    return {"R": b, "C": a, "scale": scale}
 
 
 def _transpose(array: Array) -> Array:
@@ -156,19 +173,39 @@ def _transpose(array: Array) -> Array:
     return Array(TensorSpec(array.spec.dtype, array.spec.shape[::-1]), words)
 
 
-def _ia3(scale: Array) -> Array:
-    return scale
+def _rescaled(config: _Config, module: str, scale: Array) -> dict[str, Mapping[str, Any]]:
+    """The scale of a module's weight, and of its bias where outputs, not inputs, are scaled (they then share it)."""
+    shape = scale.spec.shape
+    inputs = _is_feedforward(config, module) or (len(shape) == 2 and shape[0] == 1 < shape[1])
+    if len(shape) == 2 and config.fan_in_fan_out:
+        weight = _transpose(scale)
+    elif len(shape) > 2 and not inputs:
+        weight = Array(TensorSpec(scale.spec.dtype, (shape[1], shape[0], *shape[2:])), scale.words)
+    else:
+        weight = scale
+    found: dict[str, Mapping[str, Any]] = {f"{module}.weight": {"ia3": weight}}
+    if not inputs:
+        found[f"{module}.bias"] = {"ia3": Array(TensorSpec(scale.spec.dtype, (scale.spec.elements,)), scale.words)}
+    return found
 
 
-def _scale(config: _Config, module: str) -> np.float64:
-    rank = _of_module(config.rank_pattern, module, config.r)
-    alpha = _of_module(config.alpha_pattern, module, config.lora_alpha)
-    return np.float64(alpha / (math.sqrt(rank) if config.use_rslora else rank))
+def _is_feedforward(config: _Config, module: str) -> bool:
+    named = config.feedforward_modules or []
+    if isinstance(named, str):
+        return _matches(named, module)
+    return any(module == name or module.endswith(f".{name}") for name in named)
 
 
 def _of_module(patterns: Mapping[str, Any], module: str, otherwise: Any) -> Any:
-    """The entry for a module: patterns are suffixes or regular expressions, as PEFT reads them."""
+    """The entry for a module: a key is a regular expression for the end of its name, as PEFT reads it."""
     for pattern, value in patterns.items():
-        if module == pattern or module.endswith(f".{pattern}"):
+        if _matches(rf"(.*\.)?({pattern})", module):
             return value
     return otherwise
+
+
+def _matches(pattern: str, module: str) -> bool:
+    try:
+        return re.fullmatch(pattern, module) is not None
+    except re.error as error:
+        raise HintError(f"{CONFIG}: pattern {pattern!r}: {error}") from error

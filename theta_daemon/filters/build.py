@@ -17,14 +17,16 @@ from blake3 import blake3
 
 from theta_daemon.filters.compose import Facts, compose, lineage_of
 from theta_daemon.filters.encode import WHOLE_BYTES, Encoded, Encoder, Previous
-from theta_daemon.filters.hints import Hints
+from theta_daemon.filters.hints import embedded
 from theta_daemon.filters.known import Known
 from theta_daemon.filters.packing import Packing, Slot, ref
 from theta_daemon.filters.plan import Plan, Planner, value_key
 from theta_daemon.filters.rebuild import Rebuilder
+from theta_daemon.filters.recipe import METADATA_KEY
 from theta_daemon.filters.spool import Spool
 from theta_daemon.filters.workspace import Workspace
 from theta_daemon.formats.base import Extent
+from theta_daemon.formats.safetensors import Safetensors, metadata
 from theta_daemon.pointer import Parameter, Pointer, SkeletonRef
 from theta_daemon.store.skeleton import encode_skeleton, skeleton_digest
 from theta_daemon.tensor import Buffer, Words
@@ -52,8 +54,9 @@ class Build:
         self._pool = workspace.machinery.pool
         self._encoder = Encoder(workspace.registry, self._pool, workspace.settings.max_depth)
         self._planner = Planner(lambda _key, _digest: False)
-        self._hints = Hints.load(workspace.invocation, workspace.registry.update)
-        self._unmet: list[tuple[str, Hint, str]] = []
+        self._hints: dict[str, Hint] = {}
+        self._carried: dict[str, Hint] = {}
+        self._unmet: list[tuple[str, Hint, Encoded]] = []
         self._sizes: dict[str, int] = {}
         self._commits: dict[str, str] = {}
 
@@ -62,6 +65,7 @@ class Build:
         workspace = self._workspace
         override = self._format_name or workspace.history.attribute(self._pathname, "theta-format")
         format_name, extents = workspace.registry.find_layout(self._spool, override)
+        self._read_hints(format_name, extents)
         digests = self._digests(extents)
         reusable = self._reusable(extents, digests)
         plan = self._planner.plan()
@@ -87,6 +91,16 @@ class Build:
             self._commits,
             self._size_of,
         )
+
+    def _read_hints(self, format_name: str, extents: Sequence[Extent]) -> None:
+        """What the caller says, and for parameters of which the caller says nothing what the checkpoint itself does."""
+        specs = {extent.name: extent.spec for extent in extents}
+        self._hints = self._workspace.hints().for_file(self._pathname, specs)
+        if format_name != Safetensors.name:
+            return
+        text, order = metadata(self._spool, METADATA_KEY)
+        told = embedded(text, {name: specs[name] for name in order}) if text is not None else {}
+        self._carried = {name: hint for name, hint in told.items() if name not in self._hints}
 
     def _digests(self, extents: Sequence[Extent]) -> list[str]:
         """BLAKE3 of every parameter, in order."""
@@ -122,6 +136,8 @@ class Build:
             known.update(parameter.digest for parameter in pointer.parameters)
         if self._known.head is not None:
             self._commits[self._known.head.blob] = self._known.head.commit
+        head = self._known.head_pointer
+        heads = set() if head is None else {parameter.digest for parameter in head.parameters}
         remembered = workspace.memo.parameters(digest for digest in digests if digest not in known)
         remembered = {d: p for d, p in remembered.items() if p.previous is None or p.previous in self._commits}
         for parameter in remembered.values():
@@ -135,6 +151,8 @@ class Build:
             found = self._planner.shortest(key)
             if found is None or not (found.previous is None or found.previous in self._commits):
                 continue
+            if digest not in heads and not _follows(found, self._hints.get(extent.name)):
+                continue  # the index or the memo has it in a form that the caller now wants another for
             if digest in known or self._here(plan, key):
                 usable[key] = found
         return usable
@@ -180,7 +198,7 @@ class Build:
                 drafts[index] = _Draft(_renamed(found, extent.name), None, plan.nodes[key].base)
             elif first.setdefault(key, index) == index:
                 before = None if head is None else head.by_name.get(extent.name)
-                hint = self._hints.hint(self._pathname, extent.name)
+                hint = self._hints.get(extent.name) or self._carried.get(extent.name)
                 jobs.append(_Job(index, extent, self._previous(before, extent, rebuilder), hint))
         for job, encoded in self._encode(jobs):
             slot = packing.add(encoded.parts)
@@ -188,8 +206,10 @@ class Build:
                 encoded = self._encoder.dense(job.extent.spec, self._reader(job.extent))  # noqa: PLW2901
                 slot = packing.add(encoded.parts)
             drafts[job.index] = self._draft(job, digests[job.index], encoded, slot)
-            if job.hint is not None and job.hint.update != encoded.update:
-                self._unmet.append((job.extent.name, job.hint, encoded.update))
+            # A checkpoint that was trained on still carries the recipe of its beginning.
+            told = job.extent.name in self._hints or head is None or job.extent.name not in head.by_name
+            if job.hint is not None and job.hint.update != encoded.update and told:
+                self._unmet.append((job.extent.name, job.hint, encoded))
         for index, (extent, key) in enumerate(zip(extents, keys, strict=True)):
             twin = drafts[first[key]] if drafts[index] is None else None
             if twin is not None:
@@ -275,15 +295,15 @@ class Build:
         return _Draft(parameter, slot, None)
 
     def _tell_unmet(self) -> None:
-        """Say which hints could not be followed, and what was done instead."""
-        by_outcome: dict[tuple[str, str], list[str]] = {}
-        for name, hint, update in self._unmet:
-            by_outcome.setdefault((hint.update, update), []).append(name)
-        for (wanted, update), names in by_outcome.items():
+        """Say which hints could not be followed, why, and what was done instead."""
+        by_outcome: dict[tuple[str, str, str], list[str]] = {}
+        for name, hint, encoded in self._unmet:
+            by_outcome.setdefault((hint.update, encoded.update, encoded.unmet or "it failed"), []).append(name)
+        for (wanted, update, why), names in by_outcome.items():
             more = f" and {len(names) - _NAMED_HINTS} more" if len(names) > _NAMED_HINTS else ""
-            self._workspace.report(
-                f"hint {wanted!r} does not hold exactly for {', '.join(names[:_NAMED_HINTS])}{more}; stored as {update}"
-            )
+            named = ", ".join(names[:_NAMED_HINTS]) + more
+            path = self._pathname.decode(errors="backslashreplace")
+            self._workspace.report(f"{path}: stored as {update}, not {wanted}, since {why}: {named}")
 
     def _size_of(self, oid: str) -> int:
         size = self._sizes.get(oid)
@@ -321,6 +341,11 @@ class _Draft:
     parameter: Parameter
     slot: Slot | None
     base: str | None
+
+
+def _follows(known: Parameter, hint: Hint | None) -> bool:
+    """Whether a record that is there already is of the type that a hint asks for."""
+    return hint is None or known.update == hint.update
 
 
 def _placed(parameter: Parameter, slot: Slot, packs: list[tuple[str, int]]) -> Parameter:

@@ -2,14 +2,15 @@
 
 Git cleans unchanged files all the time, so the same content gives the same pointer: it is looked up by its digest in the
 index, at HEAD and in the memo before anything else. Only new content is laid out, compared with HEAD's pointer parameter
-by parameter, encoded and stored. All objects are durable before the pointer is answered.
+by parameter, encoded and stored. What a caller hints counts for content that is not HEAD's: of the pointers that the memo
+has for it, the one that was made with the same hints. All objects are durable before the pointer is answered.
 """
 
 from __future__ import annotations
 
 from theta_daemon.errors import ThetaError
 from theta_daemon.filters.build import Build
-from theta_daemon.filters.known import Known
+from theta_daemon.filters.known import Known, memo_key
 from theta_daemon.filters.spool import Spool
 from theta_daemon.filters.workspace import Workspace
 from theta_daemon.pointer import MAX_POINTER_BYTES, PREFIX, newer_version, parse
@@ -22,9 +23,10 @@ def clean(workspace: Workspace, pathname: bytes, spool: Spool) -> bytes:
     text = _own_pointer(spool)
     if text is not None:
         return text
+    hints = workspace.hints()
     known = Known.find(workspace, pathname)
     digest = spool.hexdigest()
-    text = known.text(digest, spool.size)
+    text = known.text(digest, spool.size, hints.fingerprint)
     if text is not None:
         workspace.machinery.counters.add("cleans.known")
         return text
@@ -32,7 +34,8 @@ def clean(workspace: Workspace, pathname: bytes, spool: Spool) -> bytes:
     text = Build(workspace, pathname, spool, known).pointer().encode()
     if len(text) > MAX_POINTER_BYTES:  # a layout that no pointer can hold: the file is kept whole instead
         text = Build(workspace, pathname, spool, known, format_name="opaque").pointer().encode()
-    workspace.memo.remember(digest, text)
+    for key in {digest, memo_key(digest, hints.fingerprint)}:
+        workspace.memo.remember(key, text)
     return text
 
 

@@ -7,6 +7,7 @@ never on threads or caches.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,17 +17,20 @@ from typing import Final, Protocol, TypeVar
 import numpy as np
 from blake3 import blake3
 
-from theta_daemon.errors import RecordError, ThetaError
+from theta_daemon.errors import HintError, RecordError, ThetaError
 from theta_daemon.filters.chain import Chain
 from theta_daemon.filters.digests import OrderedDigest
 from theta_daemon.pointer import Parameter
 from theta_daemon.store.base import BytesRecord
 from theta_daemon.tensor import Buffer, TensorSpec, Words
-from theta_daemon.updates.base import ChunkedUpdate, Hint, Update, chunked_trailer
+from theta_daemon.updates.base import ChunkedUpdate, Decoder, Hint, Update, chunked_trailer
 from theta_daemon.updates.choose import encode_forms, smallest, totals
 from theta_daemon.updates.constant import Constant
+from theta_daemon.updates.defined import Described
 
 R = TypeVar("R")
+
+_log: Final = logging.getLogger(__name__)
 
 WHOLE_BYTES: Final = 8 << 20
 """Values up to this size are encoded by one task."""
@@ -35,7 +39,7 @@ KEPT_BYTES: Final = 64 << 20
 """Up to this size every form of a value is encoded in full to find the smallest; beyond it, of a sample of chunks."""
 
 HINTED_BYTES: Final = 1 << 30
-"""Hints of larger values are not tried: they need the whole value and the previous one in memory."""
+"""Hints of larger values are not tried, unless the hint alone makes the record: the value and the previous one are in memory."""
 
 _SAMPLE_CHUNKS: Final = 16
 _AHEAD_CHUNKS: Final = 8
@@ -43,6 +47,12 @@ _BUILT_IN: Final = frozenset({"dense", "constant", "sparse", "delta"})
 
 ReadWords = Callable[[int, int], Words]
 """Words [start:stop] of the value that is being added."""
+
+
+class _Run(Protocol):
+    """Calls over spans, in order, here or by the pool."""
+
+    def __call__(self, call: Callable[[int, int], R], spans: Sequence[tuple[int, int]]) -> Iterator[R]: ...
 
 
 class Updates(Protocol):
@@ -71,6 +81,8 @@ class Encoded:
     parts: Iterable[Buffer]
     candidates: dict[str, int] = field(default_factory=dict)
     failed: bool = False
+    unmet: str | None = None
+    """Why a hint was not followed, if it was not."""
 
 
 class Encoder:
@@ -84,13 +96,24 @@ class Encoder:
 
     def whole(self, spec: TensorSpec, value: Words, previous: Previous | None, hint: Hint | None = None) -> Encoded:
         """The record for a value in memory; for workers. Raises HintError for a hint of an unknown type."""
-        if not self._deep_enough(previous):
-            previous = None
-        before = self._read_previous(spec, previous)
-        if hint is not None:
-            hinted = self._whole_form(self._updates.update(hint.update), spec, value, before, hint)
-            if hinted is not None:
-                return hinted
+        room = self._deep_enough(previous)
+        before = self._read_previous(spec, previous) if room else None
+        if hint is None:
+            return self._whole(spec, value, previous if room else None, before)
+
+        def sequentially(call: Callable[[int, int], R], spans: Sequence[tuple[int, int]]) -> Iterator[R]:
+            return (call(*span) for span in spans)
+
+        read: ReadWords = lambda start, stop: value[start:stop]  # noqa: E731
+        hinted = self._hinted(spec, read, previous, before, hint, sequentially)
+        if isinstance(hinted, Encoded):
+            return hinted
+        encoded = self._whole(spec, value, previous if room else None, before)
+        encoded.unmet = hinted
+        return encoded
+
+    def _whole(self, spec: TensorSpec, value: Words, previous: Previous | None, before: Words | None) -> Encoded:
+        """The smallest of the automatic forms."""
         element = self._constant.element(spec, value)
         if element is not None:
             return Encoded("constant", False, [self._constant.record(spec, element)])
@@ -102,19 +125,104 @@ class Encoder:
         encoded = self._best(spec, forms(before), lambda: forms(None), previous)
         for update in self._updates.automatic_updates():
             if update.name not in _BUILT_IN:
-                other = self._whole_form(update, spec, value, before, None)
+                try:
+                    other = self._whole_form(update, spec, value, before, None)
+                except Exception:  # noqa: BLE001 - a plug-in that nobody asked for must not make `git add` fail
+                    _log.warning("update type %s failed and is passed over", update.name, exc_info=True)
+                    continue
                 if other is not None and sum(map(len, other.parts)) < sum(map(len, encoded.parts)):
                     encoded = other
         return encoded
 
     def large(self, spec: TensorSpec, read: ReadWords, previous: Previous | None, hint: Hint | None = None) -> Encoded:
-        """The record for a value of many chunks, by the pool; for session threads. A hint is tried on the whole value."""
-        if hint is not None and spec.nbytes <= HINTED_BYTES:
-            before_words = self._read_previous(spec, previous if self._deep_enough(previous) else None)
-            update = self._updates.update(hint.update)
-            hinted = self._whole_form(update, spec, read(0, spec.words), before_words, hint)
-            if hinted is not None:
-                return hinted
+        """The record for a value of many chunks, by the pool; for session threads."""
+        if hint is None:
+            return self._large(spec, read, previous)
+        incremental = self._updates.update(hint.update).incremental
+        before = self._read_previous(spec, previous) if incremental and self._deep_enough(previous) else None
+        hinted = self._hinted(spec, read, previous, before, hint, self._map)
+        if isinstance(hinted, Encoded):
+            return hinted
+        del before  # as large as the value
+        encoded = self._large(spec, read, previous)
+        encoded.unmet = hinted
+        return encoded
+
+    def _hinted(
+        self,
+        spec: TensorSpec,
+        read: ReadWords,
+        previous: Previous | None,
+        before: Words | None,
+        hint: Hint,
+        run: _Run,
+    ) -> Encoded | str:
+        """The record that the hint asks for, or why there is none. `before` are the previous value's words."""
+        update = self._updates.update(hint.update)
+        if isinstance(update, Described):
+            return self._described(update, spec, read, hint, run) or "the recipe does not make these bits"
+        if not update.incremental:
+            previous = None
+        elif previous is None:
+            return "there is no previous value of the same dtype and shape"
+        elif not self._deep_enough(previous):
+            return f"the chain has reached its depth of {self._max_depth}"
+        elif before is None:
+            return "the previous value cannot be rebuilt"
+        if spec.nbytes > HINTED_BYTES:
+            return f"it is larger than {HINTED_BYTES >> 20} MiB"
+        try:
+            if isinstance(update, ChunkedUpdate) and update.name in _BUILT_IN:
+                encoded = self._chunked_form(update, spec, read, before, run)
+            else:
+                encoded = self._whole_form(update, spec, read(0, spec.words), before, hint)
+        except HintError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a plug-in raises, another form holds
+            _log.warning("update type %s failed", update.name, exc_info=True)
+            return f"it failed ({type(error).__name__}: {error})"
+        if encoded is None:
+            return "it does not hold exactly, or not at all"
+        if previous is not None and previous.parameter.chain_bytes + encoded.candidates[update.name] > spec.nbytes:
+            return "the chain would be larger than the value"
+        return encoded
+
+    def _chunked_form(
+        self, update: ChunkedUpdate, spec: TensorSpec, read: ReadWords, before: Words | None, run: _Run
+    ) -> Encoded | None:
+        """The record of an update type that looks at nothing but chunks."""
+
+        def encode(start: int, stop: int) -> bytes | None:
+            value = read(start, stop)
+            previous = None if before is None else before[start:stop]
+            part = update.encode_chunk(spec, value, previous)
+            return part if part is not None and _holds(update, spec, part, value, previous) else None
+
+        parts: list[bytes] = []
+        for part in run(encode, list(spec.spans())):
+            if part is None:
+                return None
+            parts.append(part)
+        parts.append(chunked_trailer(spec, [len(part) for part in parts]))
+        return Encoded(update.name, update.incremental, parts, {update.name: sum(map(len, parts))})
+
+    def _described(self, update: Described, spec: TensorSpec, read: ReadWords, hint: Hint, run: _Run) -> Encoded | None:
+        """The record that the hint alone makes, if it gives the value."""
+        spans = list(spec.spans())
+        for record in update.records(spec, hint) if spans else ():
+            decoder = self._updates.update(hint.update).open(spec, BytesRecord(record))
+
+            def same(start: int, stop: int, decoder: Decoder = decoder) -> bool:
+                words = np.empty(stop - start, spec.dtype.word_dtype)
+                decoder.apply(start, stop, words)
+                return np.array_equal(words, read(start, stop))
+
+            if same(*spans[0]) and all(run(same, spans[1:])):
+                return Encoded(hint.update, False, [record], {hint.update: len(record)})
+        return None
+
+    def _large(self, spec: TensorSpec, read: ReadWords, previous: Previous | None) -> Encoded:
+        """The smallest of the automatic forms."""
         constant = self._large_constant(spec, read)
         if constant is not None:
             return constant

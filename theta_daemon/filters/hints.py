@@ -4,36 +4,39 @@ From the caller's environment, so that it travels with the request and not with 
 
 - `GIT_THETA_UPDATE_TYPE`: one type for all parameters; `GIT_THETA_UPDATE_OPTIONS`: its options, a JSON object;
 - `GIT_THETA_UPDATE_DATA_PATH`: a checkpoint of arrays named `<parameter>/<key>`, or a PEFT adapter (file or folder);
-- `GIT_THETA_HINTS`: a TOML or JSON file of rules, the first that matches a parameter counts.
+- `GIT_THETA_HINTS`: a TOML or JSON file of rules, the first that speaks of a parameter counts.
 
-A rule has `pattern` (of parameter names, `*` and `?`), `type`, and optionally `files` (a pattern of paths), `data` (a path,
-relative to the rules' file), and any further keys as options of the type. Paths are relative to the caller's cwd.
+A rule has `pattern` (of parameter names, `*` and `?`), `type`, and optionally `files` (a pattern of paths from the top of
+the work tree), `data` (a path, relative to the rules' file), `prefix` (what parameter names have in front of the data's),
+and any further keys as options of the type. How parameters are initialised is such rules too, see `recipe`. Paths are
+relative to the folder in which git was called.
 """
 
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from blake3 import blake3
+from pydantic import BaseModel, ConfigDict, Field
 
-from theta_daemon.errors import HintError
-from theta_daemon.filters.adapters import Arrays, read_data
+from theta_daemon.errors import HintError, PointerError
+from theta_daemon.filters.adapters import WHOLE, Arrays, read_data
+from theta_daemon.filters.recipe import InitRule, Streams, expand, read_document, validated
 from theta_daemon.invocation import Invocation
+from theta_daemon.tensor import TensorSpec
 from theta_daemon.updates.base import Hint
+from theta_daemon.updates.floats import Array
 
 TYPE: Final = "GIT_THETA_UPDATE_TYPE"
 OPTIONS: Final = "GIT_THETA_UPDATE_OPTIONS"
 DATA: Final = "GIT_THETA_UPDATE_DATA_PATH"
 HINTS: Final = "GIT_THETA_HINTS"
 VARIABLES: Final = (TYPE, OPTIONS, DATA, HINTS)
-
-_MAX_RULES_BYTES: Final = 4 << 20
 
 
 class _Rule(BaseModel):
@@ -45,12 +48,17 @@ class _Rule(BaseModel):
     files: str = "*"
     type: str
     data: str | None = None
+    prefix: str = ""
 
 
-class _Rules(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+class _Document(BaseModel):
+    """A rules' file. The other keys are a recipe's (`recipe.Document`), so that a recipe can be given as hints."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
     rule: tuple[_Rule, ...] = Field(max_length=10_000)
+    seed: int | None = None
+    streams: Streams = "per-tensor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,46 +70,90 @@ class Rule:
     update: str
     options: Mapping[str, Any] = field(default_factory=dict)
     data: Arrays | None = None
+    prefix: str = ""
 
-    def hint(self, pathname: str, name: str) -> Hint | None:
-        """The hint for a parameter of a file; None where the rule does not speak of it."""
+    def arrays(self, pathname: str, name: str) -> Mapping[str, Any] | None:
+        """The arrays for a parameter of a file, an empty mapping for a rule without data; None: another rule's matter."""
         if not fnmatchcase(name, self.pattern) or not fnmatchcase(pathname, self.files):
             return None
         if self.data is None:
-            return Hint(self.update, {}, self.options)
-        arrays = self.data.get(name)
-        return None if arrays is None else Hint(self.update, arrays, self.options)
+            return {}
+        return self.data.get(name.removeprefix(self.prefix)) if name.startswith(self.prefix) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """All rules of a request, in order."""
+    """All rules of a request, in order. `fingerprint` tells requests apart that say different things; empty: nothing."""
 
     rules: Sequence[Rule] = ()
+    seed: int | None = None
+    streams: Streams = "per-tensor"
+    fingerprint: str = ""
 
-    def hint(self, pathname: bytes, name: str) -> Hint | None:
-        """The hint for a parameter, from the first rule that speaks of it."""
+    def for_file(self, pathname: bytes, specs: Mapping[str, TensorSpec]) -> dict[str, Hint]:
+        """The hints for the parameters of a file, given in file order. Raises HintError."""
+        if not self.rules:
+            return {}
         path = pathname.decode(errors="surrogateescape")
-        return next((hint for rule in self.rules if (hint := rule.hint(path, name)) is not None), None)
+        found = {}
+        for name in specs:
+            for rule in self.rules:
+                arrays = rule.arrays(path, name)
+                if arrays is not None:
+                    if WHOLE not in arrays:
+                        found[name] = Hint(rule.update, arrays, rule.options)
+                    break
+        return expand(found, specs, self.seed, self.streams)
+
+    def whole_values(self, pathname: bytes, specs: Mapping[str, TensorSpec]) -> dict[str, Array]:
+        """New values that the data brings as they are."""
+        path = pathname.decode(errors="surrogateescape")
+        found = {}
+        for name in specs:
+            spoken = next((arrays for rule in self.rules if (arrays := rule.arrays(path, name)) is not None), {})
+            if WHOLE in spoken:
+                found[name] = spoken[WHOLE]
+        return found
+
+    def unused(self, names: Sequence[str]) -> list[str]:
+        """Parameters that the data speaks of and that are not among `names`."""
+        known = set(names)
+        return sorted({rule.prefix + key for rule in self.rules for key in rule.data or ()} - known)
 
     @classmethod
     def load(cls, invocation: Invocation, known: Callable[[str], object]) -> Hints:
-        """The caller's hints. `known(type)` raises for a type that there is not. Raises HintError."""
+        """The caller's hints. `known(type)` raises for a type that there is not. Raises HintError, PluginError."""
         env = invocation.env
+        if not any(env.get(variable) for variable in VARIABLES):
+            return cls()
+        prefix = env.get("GIT_PREFIX", "")  # git runs filters at the top; this is where its user is
+        seen = blake3("\0".join(env.get(variable, "") for variable in VARIABLES).encode(errors="surrogateescape"))
         rules: list[Rule] = []
+        document = _Document(rule=())
         if env.get(HINTS):
-            rules += _read_rules(invocation.path(env[HINTS]))
+            document, rules = _read_rules(invocation.path(prefix + env[HINTS]), seen)
         if env.get(TYPE):
-            data = read_data(invocation.path(env[DATA])) if env.get(DATA) else None
+            data = read_data(invocation.path(prefix + env[DATA]), seen) if env.get(DATA) else None
             rules.append(Rule("*", "*", env[TYPE], _options(env.get(OPTIONS)), data))
-        elif env.get(DATA):
-            raise HintError(f"{DATA} is set, but {TYPE} is not", f"set {TYPE} to the type that the data is for")
+        elif env.get(DATA) or env.get(OPTIONS):
+            raise HintError(f"{DATA} or {OPTIONS} is set, but {TYPE} is not", f"set {TYPE} to the type they are for")
         for rule in rules:
             try:
                 known(rule.update)
-            except Exception as error:
-                raise HintError(f"update type {rule.update!r}: {error}", "see `git theta add --help`") from error
-        return cls(tuple(rules))
+            except PointerError as error:
+                raise HintError(error.message, "see `git theta add --help` for the types that there are") from error
+        return cls(tuple(rules), document.seed, document.streams, seen.hexdigest())
+
+
+def embedded(text: str | None, specs: Mapping[str, TensorSpec]) -> dict[str, Hint]:
+    """The hints in a recipe that a checkpoint carries; none if it is not one. Comes from strangers: never raises."""
+    try:
+        document = validated(text, len(specs))
+        rules = [Rule(rule.pattern, "*", rule.type, rule.options) for rule in document.rule] if document else []
+        seed, streams = (document.seed, document.streams) if document else (None, "per-tensor")
+        return Hints(rules, seed, streams).for_file(b"", specs)
+    except HintError:
+        return {}
 
 
 def _options(text: str | None) -> Mapping[str, Any]:
@@ -116,27 +168,15 @@ def _options(text: str | None) -> Mapping[str, Any]:
     return options
 
 
-def _read_rules(path: Path) -> list[Rule]:
+def _read_rules(path: Path, seen: blake3) -> tuple[_Document, list[Rule]]:
     """The rules in a TOML (`[[rule]]`) or JSON (`{"rule": [...]}`) file."""
-    try:
-        if path.stat().st_size > _MAX_RULES_BYTES:
-            raise HintError(f"hints file {path}: larger than {_MAX_RULES_BYTES} bytes")
-        text = path.read_text(encoding="utf-8")
-        document = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-        rules = _Rules.model_validate_json(json.dumps(document)).rule
-    except OSError as error:
-        raise HintError(f"hints file {path}: {error.strerror}") from error
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise HintError(f"hints file {path}: {where}: {first['msg']}") from error
-    except (ValueError, TypeError) as error:
-        raise HintError(f"hints file {path}: {error}") from error
+    document = read_document(path, _Document, "hints file", seen)
     read: dict[str, Arrays] = {}
     found = []
-    for rule in rules:
+    for rule in document.rule:
         if rule.data is not None and rule.data not in read:
-            read[rule.data] = read_data(path.parent / rule.data)
+            read[rule.data] = read_data(path.parent / rule.data, seen)
         data = None if rule.data is None else read[rule.data]
-        found.append(Rule(rule.pattern, rule.files, rule.type, dict(rule.model_extra or {}), data))
-    return found
+        options = InitRule.normal_options(rule.type, dict(rule.model_extra or {}))
+        found.append(Rule(rule.pattern, rule.files, rule.type, options, data, rule.prefix))
+    return document, found

@@ -30,13 +30,18 @@ class Known:
             return cls(workspace, head, head_pointer, head_pointer, blob)
         return cls(workspace, head, head_pointer, None if blob is None else workspace.pointer(blob), blob)
 
-    def text(self, digest: str, size: int) -> bytes | None:
-        """The pointer that this content has already: the index's, HEAD's, or the one that the memo remembers."""
-        blobs = [(self.index_blob, self.index_pointer), (self.head.blob if self.head else None, self.head_pointer)]
+    def text(self, digest: str, size: int, fingerprint: str = "") -> bytes | None:
+        """The pointer that this content has already: the index's, HEAD's, or the one that the memo remembers.
+
+        With hints (`fingerprint`) the index's does not count, and of the memo's the one that was made with the same.
+        """
+        blobs = [(self.head.blob if self.head else None, self.head_pointer)]
+        if not fingerprint:
+            blobs.insert(0, (self.index_blob, self.index_pointer))
         for blob, pointer in blobs:
             if blob is not None and pointer is not None and (pointer.digest, pointer.size) == (digest, size):
                 return self.workspace.history.blob(blob)
-        text = self.workspace.memo.pointer(digest)
+        text = self.workspace.memo.pointer(memo_key(digest, fingerprint))
         if text is None:
             return None
         try:
@@ -46,3 +51,8 @@ class Known:
         if pointer is None or (pointer.digest, pointer.size) != (digest, size):
             return None
         return text if all(self.workspace.store.holds(oid, size) for oid, size in pointer.objects.items()) else None
+
+
+def memo_key(digest: str, fingerprint: str) -> str:
+    """Under which the memo has the pointer that content was given with certain hints, or with none."""
+    return f"{digest} {fingerprint}" if fingerprint else digest

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from theta_daemon.errors import PointerError, ThetaError
+from theta_daemon.filters.hints import Hints
 from theta_daemon.filters.plan import Plan, Planner
 from theta_daemon.filters.rebuild import Machinery
 from theta_daemon.history import lineage
@@ -44,6 +45,9 @@ class Workspace:
     report: Callable[[str], None]
     fetch: Callable[[Mapping[str, int]], Mapping[str, ThetaError]]
     """Brings these objects (sizes by id) into the store in one go; says why for those that could not be had."""
+
+    hints: Callable[[], Hints]
+    """What the caller says of updates, read when it is first asked for. Raises HintError."""
 
     def pointers(self, blob_ids: Iterable[str], *, fetch: bool = False) -> dict[str, Pointer | None]:
         """Previous pointers by blob id; None for what cannot be had or breaks a rule."""

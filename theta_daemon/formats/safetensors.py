@@ -45,6 +45,15 @@ class Safetensors(Format):
         return checked(extents, source.size)
 
 
+def metadata(source: Source, key: str) -> tuple[str | None, list[str]]:
+    """The text under `key` in the metadata of a file that was laid out, and the tensors' names in the header's order."""
+    length = int.from_bytes(bytes(source.read(0, 8)), "little")
+    header = _parse(bytes(source.read(8, length)))
+    texts = header.pop("__metadata__", None)
+    text = texts.get(key) if isinstance(texts, dict) else None
+    return (text if isinstance(text, str) else None), list(header)
+
+
 def _parse(text: bytes) -> dict[str, Any]:
     if text.count(b"{") + text.count(b"[") + text.count(b",") > MAX_HEADER_ITEMS:
         raise FormatError("the safetensors header has too many items")

@@ -5,15 +5,17 @@ The record is four bytes (version 1, word bytes, words an element, zero) and the
 
 from __future__ import annotations
 
+import math
 import struct
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from theta_daemon.errors import RecordError
+from theta_daemon.errors import HintError, RecordError
 from theta_daemon.store.base import Record
-from theta_daemon.tensor import TensorSpec, Words
+from theta_daemon.tensor import DType, Kind, TensorSpec, Words
 from theta_daemon.updates.base import Decoder, Hint, Update
+from theta_daemon.updates.floats import FLOATS, narrow
 
 _HEADER: Final = struct.Struct("<BBBB")
 _BLOCK: Final = 1 << 16
@@ -47,6 +49,11 @@ class Constant(Update):
         """The record that repeats `element`."""
         return self._header(spec) + element
 
+    def define(self, spec: TensorSpec, previous: Words | None, hint: Hint) -> Words | None:
+        """The value filled with the number that the hint's option `value` is. Raises HintError for one it cannot be."""
+        element = _element(spec.dtype, hint.options.get("value"))
+        return np.tile(element, spec.elements)
+
     def open(self, spec: TensorSpec, record: Record) -> Decoder:
         size = _HEADER.size + spec.dtype.itemsize
         if record.length != size:
@@ -59,6 +66,26 @@ class Constant(Update):
     @staticmethod
     def _header(spec: TensorSpec) -> bytes:
         return _HEADER.pack(1, spec.dtype.word_bytes, spec.dtype.words, 0)
+
+
+def _element(dtype: DType, number: Any) -> Words:
+    """The words of one element. Numbers that the dtype does not have are rounded if it is a float, else an error."""
+    wrong = HintError(f"constant: {number!r} is no value for dtype {dtype.name}", "give a number as option `value`")
+    if not isinstance(number, int | float):
+        raise wrong
+    words = np.zeros(dtype.words, dtype.word_dtype)
+    if dtype.name in FLOATS:
+        narrow(np.array([number], np.float64), dtype, words)
+    elif dtype.kind is Kind.FLOAT:
+        if number != 0 or dtype.name == "F8_E8M0":  # all others have the bits 0 for zero
+            raise wrong
+    else:
+        bits = 1 if dtype.name == "BOOL" else 8 * dtype.word_bytes
+        low, high = (-(1 << (bits - 1)), 1 << (bits - 1)) if dtype.kind is Kind.SIGNED else (0, 1 << bits)
+        if not math.isfinite(number) or number != int(number) or not low <= number < high:
+            raise wrong
+        words[:] = int(number) & ((1 << (8 * dtype.word_bytes)) - 1)
+    return words
 
 
 class _Repeat(Decoder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from theta_daemon.tensor import TensorSpec, Words
@@ -18,4 +19,13 @@ class Definable(Protocol):
         Encoding that value with the same hint and the same previous value gives a record without a residual. Raises
         HintError for a hint that contradicts itself.
         """
+        ...
+
+
+@runtime_checkable
+class Described(Protocol):
+    """A self-contained update type whose records are made of the hint alone; the value need only be compared."""
+
+    def records(self, spec: TensorSpec, hint: Hint) -> Sequence[bytes]:
+        """The records that a value of `spec` may have by this hint, the likeliest first. Raises HintError."""
         ...

@@ -20,13 +20,13 @@ from pydantic.dataclasses import dataclass as record_text
 
 from theta_daemon.errors import HintError, RecordError
 from theta_daemon.store.base import Record
-from theta_daemon.tensor import TensorSpec, Words
+from theta_daemon.tensor import CHUNK_WORDS, TensorSpec, Words
 from theta_daemon.updates.base import Decoder, Hint, Update
 from theta_daemon.updates.floats import FLOATS, Float64s, narrow
 from theta_daemon.updates.quantile import normal_quantile
 from theta_daemon.updates.streams import Generator, Stream
 
-_BLOCK: Final = 1 << 15
+_BLOCK: Final = 1 << 13
 _MAX_RECORD: Final = 4096
 _MAX_MERSENNE: Final = 1 << 30
 """MT19937 cannot jump; passing over so many words takes seconds."""
@@ -74,10 +74,14 @@ class Random(Update):
     def encode(self, spec: TensorSpec, value: Words, previous: Words | None, hint: Hint | None) -> bytes | None:
         if hint is None or not hint.options:
             return None
-        for recipe in _variants(read_recipe(hint.options)):
-            if _possible(spec, recipe) is None and _makes(spec, recipe, value):
-                return _RECIPE.dump_json(recipe)
+        for recipe in _possible_variants(spec, hint):
+            if _makes(spec, recipe, value):
+                return _RECIPE.dump_json(recipe, exclude_defaults=True)
         return None
+
+    def records(self, spec: TensorSpec, hint: Hint) -> list[bytes]:
+        """The records that a value may have by this hint; see `defined.Described`."""
+        return [_RECIPE.dump_json(recipe, exclude_defaults=True) for recipe in _possible_variants(spec, hint)]
 
     def define(self, spec: TensorSpec, previous: Words | None, hint: Hint) -> Words | None:
         """The value that the recipe makes; None where it cannot make one of this dtype. Raises HintError."""
@@ -123,6 +127,10 @@ def _variants(recipe: Recipe) -> list[Recipe]:
     return [recipe, replace(recipe, fma=not recipe.fma)]
 
 
+def _possible_variants(spec: TensorSpec, hint: Hint) -> list[Recipe]:
+    return [recipe for recipe in _variants(read_recipe(hint.options)) if _possible(spec, recipe) is None]
+
+
 def _possible(spec: TensorSpec, recipe: Recipe) -> str | None:
     """Why a recipe cannot make a value; None if it can."""
     if spec.dtype.name not in FLOATS:
@@ -142,8 +150,7 @@ def _possible(spec: TensorSpec, recipe: Recipe) -> str | None:
 def _makes(spec: TensorSpec, recipe: Recipe, value: Words) -> bool:
     """Whether the recipe makes `value`. A wrong one is known after its first block."""
     maker = _Maker(spec, recipe)
-    for start in range(0, spec.words, _BLOCK):
-        stop = min(start + _BLOCK, spec.words)
+    for start, stop in [(0, min(_BLOCK, spec.words)), *spec.spans()]:
         words = np.empty(stop - start, spec.dtype.word_dtype)
         maker.apply(start, stop, words)
         if not np.array_equal(words, value[start:stop]):
@@ -158,16 +165,19 @@ class _Maker(Decoder):
         self._stream = Stream(recipe.generator, recipe.seed, recipe.skip)
 
     def apply(self, start: int, stop: int, words: Words) -> None:
-        for position in range(start, stop, _BLOCK):
-            end = min(position + _BLOCK, stop)
-            with np.errstate(all="ignore"):
-                block = words[position - start : end - start]
-                if self._recipe.distribution == "torch-uniform":
-                    narrow(self._torch_uniform(position, end - position), self._dtype, block)
+        torch_uniform = self._recipe.distribution == "torch-uniform"
+        each = 2 if torch_uniform and self._dtype.name == "F64" else 1
+        for begin in range(start, stop, CHUNK_WORDS):
+            end = min(begin + CHUNK_WORDS, stop)
+            drawn = self._stream.words(each * begin, each * (end - begin))
+            for position in range(begin, end, _BLOCK):
+                block = words[position - start : min(position + _BLOCK, end) - start]
+                part = drawn[each * (position - begin) :][: each * block.size]
+                with np.errstate(all="ignore"):
+                    narrow(self._torch_uniform(part) if torch_uniform else self._numbers(part), self._dtype, block)
+                if torch_uniform:
                     # What rounds up to the open bound, often in short types, torch replaces by the closed one.
                     block[block == self._bound(self._recipe.high)] = self._bound(self._recipe.low)
-                else:
-                    narrow(self._numbers(self._stream.words(position, end - position)), self._dtype, block)
 
     def _bound(self, bound: float) -> Any:
         words = np.empty(1, self._dtype.word_dtype)
@@ -187,17 +197,16 @@ class _Maker(Decoder):
             inner = np.minimum(np.maximum(inner, 2.0**-53), 1 - 2.0**-53)
         return normal_quantile(inner) * recipe.std + recipe.mean
 
-    def _torch_uniform(self, start: int, count: int) -> Float64s:
+    def _torch_uniform(self, drawn: Words) -> Float64s:
         """What torch computes, in float64 that holds it exactly; for F32 and shorter it computes in float32."""
         recipe = self._recipe
         if self._dtype.name == "F64":
-            pairs = self._stream.words(2 * start, 2 * count)
-            places = ((pairs[::2] << np.uint64(32)) | pairs[1::2]) & np.uint64((1 << 53) - 1)
+            places = ((drawn[::2] << np.uint64(32)) | drawn[1::2]) & np.uint64((1 << 53) - 1)
             return places.astype(np.float64) * 2.0**-53 * (recipe.high - recipe.low) + recipe.low
         low, high = np.float32(recipe.low), np.float32(recipe.high)
         width = np.float64(high - low)
         # 24 bits times 24 bits: exact.
-        product = (self._stream.words(start, count) & np.uint64(0xFFFFFF)).astype(np.float64) * 2.0**-24 * width
+        product = (drawn & np.uint64(0xFFFFFF)).astype(np.float64) * 2.0**-24 * width
         if recipe.fma:
             return _add_once(product, np.float64(low)).astype(np.float32).astype(np.float64)
         rounded = product.astype(np.float32).astype(np.float64)

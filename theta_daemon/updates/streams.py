@@ -7,6 +7,7 @@ except MT19937's, which are those of the reference implementation, of C++ and of
 from __future__ import annotations
 
 import threading
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -28,8 +29,6 @@ class Stream:
         self._generator = generator
         self._seed = seed
         self._skip = skip
-        self._lock = threading.Lock()
-        self._states: list[Any] = []
 
     def words(self, start: int, count: int) -> Words:
         """`count` words from `start` on, as `<u8`."""
@@ -39,27 +38,38 @@ class Stream:
         if self._generator == "philox":
             block, rest = divmod(start, _BLOCK_WORDS)
             return np.random.Philox(self._seed).advance(block).random_raw(rest + count)[rest:]
-        with self._lock:
-            return self._mersenne(start, count)
+        return _twister(self._seed & 0xFFFFFFFF).words(start, count)
 
-    def _mersenne(self, start: int, count: int) -> Words:
-        """MT19937 cannot jump: its state is kept at each multiple of a stride, so that nothing is generated three times."""
+
+class _Twister:
+    """MT19937 cannot jump: its states at all multiples of a stride that was passed are kept, for all who share the seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._lock = threading.Lock()
+        self._states: list[Any] = [_mersenne_state(seed)]
+
+    def words(self, start: int, count: int) -> Words:
         twister = np.random.MT19937(0)
-        if not self._states:
-            self._states.append(_mersenne_state(self._seed))
-        known = min(start // _STRIDE, len(self._states) - 1)
-        twister.state = self._states[known]
-        position = known * _STRIDE
-        while position + _STRIDE <= start:
-            twister.random_raw(_STRIDE, output=False)
-            position += _STRIDE
-            self._states.append(twister.state)
-        if start > position:
-            twister.random_raw(start - position, output=False)
+        twister.state = self._state(start // _STRIDE)
+        twister.random_raw(start % _STRIDE, output=False)
         words: Words = twister.random_raw(count)
-        if (start + count) % _STRIDE == 0 and (start + count) // _STRIDE == len(self._states):
-            self._states.append(twister.state)
         return words
+
+    def _state(self, index: int) -> Any:
+        with self._lock:
+            if index >= len(self._states):
+                twister = np.random.MT19937(0)
+                twister.state = self._states[-1]
+                while index >= len(self._states):
+                    twister.random_raw(_STRIDE, output=False)
+                    self._states.append(twister.state)
+            return self._states[index]
+
+
+@lru_cache(maxsize=8)
+def _twister(seed: int) -> _Twister:
+    """Parameters that were drawn one after the other from one seed pass over its words together, not each from the start."""
+    return _Twister(seed)
 
 
 def _mersenne_state(seed: int) -> dict[str, Any]:
