@@ -6,6 +6,11 @@ Only the edges print them (see `describe`). Ground layer: imports nothing of thi
 
 from __future__ import annotations
 
+from typing import Final
+
+DAMAGED: Final = "an object is damaged: run `git theta fsck --repair`, or remove the object and fetch it again with `git theta fetch`"
+"""The remedy for bytes that are not what they should be, unless who finds them knows a better one."""
+
 
 class ThetaError(Exception):
     """What went wrong, and what to do about it. Every error of this package derives from it."""
@@ -31,6 +36,9 @@ class PointerError(ThetaError):
 class RecordError(ThetaError):
     """A record or an object whose bytes do not say what they should: truncated, out of range, too large."""
 
+    def __init__(self, message: str, hint: str | None = DAMAGED) -> None:
+        super().__init__(message, hint)
+
 
 class MissingObjectError(ThetaError):
     """An object that neither the local store nor a remote could give."""
@@ -42,6 +50,9 @@ class MissingHistoryError(ThetaError):
 
 class DigestError(ThetaError):
     """Rebuilt bytes whose digest is not the recorded one. They are never handed out."""
+
+    def __init__(self, message: str, hint: str | None = DAMAGED) -> None:
+        super().__init__(message, hint)
 
 
 class FormatError(ThetaError):

@@ -4,7 +4,9 @@ Rules:
 - A file whose values have all been rebuilt and checked cannot fail any more when git asks for it; such files come first, in
   groups bounded by `PROVE_BYTES`, the next group being proven while git takes the last one. Files too large for that are
   streamed after them. Files that fail come last, so that git has written the others by then (git dies at the first error).
-- What fails in a shared plan is tried once more in a plan of its own: what it shared may have been at fault.
+- What fails in a shared plan is tried once more in a plan of its own: what it shared may have been at fault. What no remote
+  could give is not asked for again.
+- Whatever is raised, an error that nobody foresaw included, is one file's failure: to git a failing batch is no file at all.
 - The whole file's digest is checked too, until its pointer has once been proven.
 """
 
@@ -37,11 +39,17 @@ class Wanted:
 
 
 class Prepared:
-    """Some files, planned together: their bytes, or why a file cannot be had."""
+    """Some files, planned together: their bytes, or why a file cannot be had.
 
-    def __init__(self, workspace: Workspace, files: Mapping[bytes, Wanted]) -> None:
+    `nowhere`: objects that no remote could give, and why; what turns out to be one is added.
+    """
+
+    def __init__(
+        self, workspace: Workspace, files: Mapping[bytes, Wanted], nowhere: dict[str, ThetaError] | None = None
+    ) -> None:
         self._workspace = workspace
         self._files = files
+        self._nowhere = {} if nowhere is None else nowhere
         values: dict[str, memoryview] = {}
         tensors = workspace.machinery.tensors
 
@@ -51,12 +59,12 @@ class Prepared:
                 values[key] = value
             return value is not None
 
-        reasons = self._walk(at_hand, fetch=False)
+        self._walk(at_hand, fetch=False)
         if any(isinstance(error, MissingHistoryError) for error in self._plan.failed.values()):
-            reasons = self._walk(at_hand, fetch=True)
-        self.failed: dict[bytes, ThetaError] = dict(self._plan.failed)
+            self._walk(at_hand, fetch=True)
+        self.failed: dict[bytes, Exception] = dict(self._plan.failed)
         for pathname in self._plan.files:
-            error = self._obstacle(self._plan, pathname, reasons)
+            error = self._obstacle(self._plan, pathname)
             if error is not None:
                 self.failed[pathname] = error
         self._rebuilder = Rebuilder(self._plan, workspace.machinery, values)
@@ -82,19 +90,18 @@ class Prepared:
             )
         self._workspace.proven.add(wanted.blob)
 
-    def _walk(self, at_hand: Callable[[str, str], bool], *, fetch: bool) -> Mapping[str, ThetaError]:
-        """Make the plan; the reasons for objects that could not be had. `fetch`: git may ask its remote for history."""
+    def _walk(self, at_hand: Callable[[str, str], bool], *, fetch: bool) -> None:
+        """Make the plan. `fetch`: git may ask its remote for history."""
         workspace = self._workspace
         planner = Planner(at_hand)
         for pathname, wanted in self._files.items():
             planner.add(pathname, wanted.pointer)
         workspace.resolve(planner, fetch=fetch)
-        reasons = self._fetch(planner)
+        self._fetch(planner)
         workspace.supply_lineages(planner)
         self._plan = planner.plan()
-        return reasons
 
-    def _fetch(self, planner: Planner) -> Mapping[str, ThetaError]:
+    def _fetch(self, planner: Planner) -> None:
         """Bring all objects that are missing here in one go."""
         plan = planner.plan()
         by_lineage = planner.wanted_lineages()
@@ -104,14 +111,16 @@ class Prepared:
             needed = sizes.keys() if pathname in by_lineage or pathname in plan.failed else plan.objects(pathname)
             holds = self._workspace.store.holds
             missing |= {oid: sizes[oid] for oid in needed if oid in sizes and not holds(oid, sizes[oid])}
-        return self._workspace.fetch(missing) if missing else {}
+        missing = {oid: size for oid, size in missing.items() if oid not in self._nowhere}
+        if missing:
+            self._nowhere.update(self._workspace.fetch(missing))
 
-    def _obstacle(self, plan: Plan, pathname: bytes, reasons: Mapping[str, ThetaError]) -> ThetaError | None:
+    def _obstacle(self, plan: Plan, pathname: bytes) -> ThetaError | None:
         """Why this file cannot be rebuilt, as far as that shows before its records are read."""
         for oid in sorted(plan.objects(pathname)):
             if self._workspace.store.has(oid):
                 continue
-            reason = reasons.get(oid)
+            reason = self._nowhere.get(oid)
             why = (
                 "is in neither the local store nor a remote"
                 if reason is None
@@ -122,11 +131,11 @@ class Prepared:
                 f"{plan.reader_of(pathname, oid)}: object {oid} {why}",
                 hint or "fetch it with `git theta fetch`, from a remote or a clone that has it",
             )
-        try:
-            for update in plan.updates(pathname):
+        for update, name in plan.updates(pathname).items():
+            try:
                 self._workspace.registry.update(update)
-        except ThetaError as error:
-            return error
+            except ThetaError as error:
+                return error.within(f"parameter {name!r}")
         return None
 
 
@@ -137,13 +146,12 @@ class Batch:
         self._workspace = workspace
         self._files = files
         self._sources: dict[bytes, Prepared | list[Buffer]] = {}
-        self._failed: dict[bytes, ThetaError] = {}
+        self._failed: dict[bytes, Exception] = {}
+        self._nowhere: dict[str, ThetaError] = {}
+        self._alone: set[bytes] = set()
         self._ahead: ThreadPoolExecutor | None = None
-        together = Prepared(workspace, files)
-        for pathname in files:
-            self._sources[pathname] = together
-        for pathname in together.failed:
-            self._try_alone(pathname, together.failed[pathname])
+        for pathname, error in self._plan_together().items():
+            self._plan_alone(pathname, error)
         good = [pathname for pathname in sorted(files) if pathname not in self._failed]
         small = [pathname for pathname in good if files[pathname].pointer.size <= PROVE_BYTES]
         self._large = [pathname for pathname in good if files[pathname].pointer.size > PROVE_BYTES]
@@ -152,7 +160,7 @@ class Batch:
         self._told_failed = False
 
     def __contains__(self, pathname: bytes) -> bool:
-        return pathname in self._sources
+        return pathname in self._sources or pathname in self._failed
 
     def next(self) -> list[bytes]:
         """The files to hand back now; empty when all have been."""
@@ -188,6 +196,15 @@ class Batch:
         if self._ahead is not None:
             self._ahead.shutdown(wait=False, cancel_futures=True)
 
+    def _plan_together(self) -> Mapping[bytes, Exception]:
+        """One plan for all files; those that fail in it, and why."""
+        try:
+            together = Prepared(self._workspace, self._files, self._nowhere)
+        except Exception as error:  # noqa: BLE001 - one file's doing; in plans of their own it alone fails
+            return dict.fromkeys(self._files, error)
+        self._sources.update(dict.fromkeys(self._files, together))
+        return together.failed
+
     def _prove_next(self) -> list[bytes]:
         if self._proving is None:
             self._start_proving()
@@ -204,34 +221,35 @@ class Batch:
 
     def _prove(self, group: Sequence[bytes]) -> list[bytes]:
         """Those of `group` that can be had for certain; the others have failed."""
-        proven = []
-        for pathname in group:
-            source = self._sources[pathname]
-            if not isinstance(source, Prepared):
-                continue
-            try:
-                self._sources[pathname] = list(source.stream(pathname))
-            except ThetaError as error:
-                if not self._try_alone(pathname, error):
-                    continue
-            proven.append(pathname)
-        return proven
+        return [pathname for pathname in group if self._try_to_prove(pathname) or self._try_to_prove(pathname)]
 
-    def _try_alone(self, pathname: bytes, error: ThetaError) -> bool:
-        """Whether the file can be had in a plan of its own; if not it has failed."""
-        if len(self._files) > 1:
-            alone = Prepared(self._workspace, {pathname: self._files[pathname]})
+    def _try_to_prove(self, pathname: bytes) -> bool:
+        """Rebuild the file. A failure the first time leaves it with a plan of its own, and one in that is the file's."""
+        source = self._sources.get(pathname)
+        if not isinstance(source, Prepared):
+            return False
+        try:
+            self._sources[pathname] = list(source.stream(pathname))
+        except Exception as error:  # noqa: BLE001 - whatever it is, only this file fails
+            self._plan_alone(pathname, error)
+            return False
+        return True
+
+    def _plan_alone(self, pathname: bytes, error: Exception) -> None:
+        """Give a file that failed with `error` a plan of its own, if it had none and that may help; else it has failed."""
+        shared = len(self._files) > 1 and pathname not in self._alone
+        self._alone.add(pathname)
+        if shared:
             try:
-                self._sources[pathname] = (
-                    list(alone.stream(pathname)) if self._files[pathname].pointer.size <= PROVE_BYTES else alone
-                )
-            except ThetaError:
-                pass
+                alone = Prepared(self._workspace, {pathname: self._files[pathname]}, self._nowhere)
+            except Exception as again:  # noqa: BLE001 - whatever it is, only this file fails
+                error = again
             else:
                 if pathname not in alone.failed:
-                    return True
+                    self._sources[pathname] = alone
+                    return
+        self._sources.pop(pathname, None)
         self._failed[pathname] = error
-        return False
 
 
 def _groups(pathnames: Sequence[bytes], files: Mapping[bytes, Wanted]) -> Iterator[list[bytes]]:

@@ -42,11 +42,12 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class FilePlan:
-    """A checkpoint to rebuild: the keys of its parameters' values in file order."""
+    """A checkpoint to rebuild: the keys of its parameters' values in file order, and of its skeleton if that is at hand."""
 
     pathname: bytes
     pointer: Pointer
     keys: tuple[str, ...]
+    skeleton: str | None = None
 
 
 @dataclass(slots=True)
@@ -72,7 +73,8 @@ class Plan:
     def objects(self, pathname: bytes) -> set[str]:
         """Ids of all objects that rebuilding this file reads."""
         plan = self.files[pathname]
-        found = set() if plan.pointer.skeleton is None else {plan.pointer.skeleton.object}
+        skeleton = plan.pointer.skeleton
+        found = set() if skeleton is None or plan.skeleton is not None else {skeleton.object}
         seen: set[str] = set()
         for key in plan.keys:
             current: str | None = key
@@ -93,25 +95,29 @@ class Plan:
                 current = self.nodes[current].base
         return "skeleton"
 
-    def updates(self, pathname: bytes) -> set[str]:
-        """The update types that rebuilding this file needs."""
-        found = set()
+    def updates(self, pathname: bytes) -> dict[str, str]:
+        """The update types that rebuilding this file needs, each with the name of a parameter that needs it."""
+        found: dict[str, str] = {}
         seen: set[str] = set()
-        for key in self.files[pathname].keys:
+        plan = self.files[pathname]
+        for parameter, key in zip(plan.pointer.parameters, plan.keys, strict=True):
             current: str | None = key
             while current is not None and current not in seen and current in self.nodes:
                 seen.add(current)
-                found.add(self.nodes[current].update)
+                found.setdefault(self.nodes[current].update, parameter.name)
                 current = self.nodes[current].base
         return found
 
 
 class Planner:
-    """Collects the files of a checkout and walks their chains back. `at_hand(key, digest)`: that value needs no record."""
+    """Collects the files of a checkout and walks their chains back. `at_hand(key, digest)`: that value, or skeleton, needs no
+    record.
+    """
 
     def __init__(self, at_hand: Callable[[str, str], bool]) -> None:
         self._at_hand = at_hand
         self._files: dict[bytes, Pointer] = {}
+        self._skeletons: dict[bytes, str] = {}
         self._failed: dict[bytes, ThetaError] = {}
         self._drafts: dict[str, Parameter] = {}
         self._links: dict[str, str | None] = {}
@@ -121,6 +127,10 @@ class Planner:
     def add(self, pathname: bytes, pointer: Pointer) -> None:
         """A checkpoint to rebuild."""
         self._files[pathname] = pointer
+        if pointer.skeleton is not None:
+            key = f"skeleton {pointer.skeleton.digest}"
+            if self._at_hand(key, pointer.skeleton.digest):
+                self._skeletons[pathname] = key
         for parameter in pointer.parameters:
             self.add_value(parameter)
 
@@ -211,7 +221,7 @@ class Planner:
         for pathname, pointer in self._files.items():
             if pathname not in plan.failed:
                 keys = tuple(value_key(parameter.digest, parameter.spec) for parameter in pointer.parameters)
-                plan.files[pathname] = FilePlan(pathname, pointer, keys)
+                plan.files[pathname] = FilePlan(pathname, pointer, keys, self._skeletons.get(pathname))
         self._count_uses(plan)
         return plan
 

@@ -174,7 +174,7 @@ class Rebuilder:
             raise RecordError("the record's size is not the one in the pointer")
         literals = decode_skeleton(record.read(0, record.length), room, count)
         if skeleton_digest(literals) != skeleton.digest:
-            raise DigestError("the rebuilt skeleton is not the one that was added", _DAMAGED)
+            raise DigestError("the rebuilt skeleton is not the one that was added")
         return literals
 
     def _submit_group(self, group: _Group) -> _Work:
@@ -353,8 +353,7 @@ class Rebuilder:
     def _check(self, node: Node, digest: str) -> None:
         if digest != node.digest and node.digest is not None:
             raise DigestError(
-                f"parameter {node.name!r}, object {node.ref.object}: the rebuilt value is not the one that was added",
-                _DAMAGED,
+                f"parameter {node.name!r}, object {node.ref.object}: the rebuilt value is not the one that was added"
             )
 
     def _submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
