@@ -144,7 +144,7 @@ def test_paths_of_any_bytes(repo: GitRepo) -> None:
     """Names with blanks, quotes, percent signs, newlines and bytes that are no UTF-8 reach the driver unharmed."""
     ours, theirs = BASE.edit("embed.weight", 1), BASE.edit("ids", 2)
     both = ours.put(ids=theirs.tensors["ids"])
-    names = [os.fsdecode(name) for name in (b"a b/it's 100%O.bin", b'"q"\n$(id).bin', b"caf\xe9", b"-dash", b"x=y;z")]
+    names = [os.fsdecode(name) for name in (b"a b/it's 100%O.bin", b'"q"\n$(id);caf\xe9', b"-dash")]
     repo.commit("base", **dict.fromkeys(names, BASE.bytes()))
     branch(repo, "theirs", **dict.fromkeys(names, theirs.bytes()))
     branch(repo, "ours", **dict.fromkeys(names, ours.bytes()))
