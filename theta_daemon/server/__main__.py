@@ -16,11 +16,10 @@ HEADROOM_BYTES = 4 << 30
 
 
 def make_engine() -> tuple[Host, Limits] | None:
-    """The engine, or None when the user wants no daemon. Imported here: the loser of a race needs none of it."""
+    """The engine, or None when the user wants no daemon. Imported step by step: who is not wanted ends soon."""
     import logging
     from pathlib import Path
 
-    from theta_daemon.engine import Engine
     from theta_daemon.history.git import read_config
     from theta_daemon.invocation import Invocation
     from theta_daemon.server.lifecycle import Limits
@@ -31,6 +30,9 @@ def make_engine() -> tuple[Host, Limits] | None:
     if settings.daemon is DaemonMode.NEVER:
         logging.getLogger(__name__).info("theta.daemon is never")
         return None
+
+    from theta_daemon.engine import Engine
+
     limits = Limits(idle_seconds=settings.idle_seconds, memory_bytes=settings.tensor_cache + HEADROOM_BYTES)
     return Engine(settings, resident=True), limits
 

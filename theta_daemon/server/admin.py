@@ -84,17 +84,18 @@ def stop(environ: Mapping[bytes, bytes], *, now: bool = False, timeout_seconds: 
     Raises DaemonError when one is still there after the time.
     """
     deadline = time.monotonic() + timeout_seconds
-    asked = []
-    for place in _places(environ):
-        with suppress(OSError, EOFError, ProtocolError, ValueError):
-            _ask(place, control.STOP, [("now", b"1" if now else b"0")])
-            asked.append(place)
-    for place in asked:
+    living = [place for place in _places(environ) if not _free(place)]
+    for place in living:
+        asked = False
         while not _free(place):
+            with suppress(OSError, EOFError, ProtocolError, ValueError):  # one that is coming up cannot hear yet
+                if not asked:
+                    _ask(place, control.STOP, [("now", b"1" if now else b"0")])
+                    asked = True
             if time.monotonic() > deadline:
                 raise DaemonError(f"the daemon at {os.fsdecode(place.socket)} is still busy", "try again with --now")
             time.sleep(_POLL_SECONDS)
-    return len(asked)
+    return len(living)
 
 
 def restart(environ: Mapping[bytes, bytes], timeout_seconds: float = 60.0) -> Daemon:
@@ -113,7 +114,7 @@ def _current(environ: Mapping[bytes, bytes]) -> Daemon | None:
 
 
 def _places(environ: Mapping[bytes, bytes]) -> Iterator[Place]:
-    """Places with a socket in our private directories."""
+    """Places in our private directories where a daemon is or was."""
     uid = os.geteuid()
     prefix = f"v{control.VERSION}-"
     for directory in runtime.candidates(dict(environ), uid):
@@ -125,9 +126,8 @@ def _places(environ: Mapping[bytes, bytes]) -> Iterator[Place]:
             names = sorted(os.listdir(descriptor))  # noqa: PTH208 - of a descriptor
         finally:
             os.close(descriptor)
-        yield from (
-            Place(directory, name.removeprefix(prefix)) for name in names if name.startswith(prefix) and "." not in name
-        )
+        stems = [name.removesuffix(".lock") for name in names if name.endswith(".lock") and name.startswith(prefix)]
+        yield from (Place(directory, stem.removeprefix(prefix)) for stem in stems)
 
 
 def _ask(place: Place, kind: str, fields: list[tuple[str, bytes]] | None = None) -> dict[str, Any]:

@@ -5,7 +5,8 @@ Rules:
 - Idle is: no session and no work. The clock starts when the last of them ends (a daemon that counts a long session as idle
   kills it: sccache#204).
 - The name goes first, then the backlog is served, then the process (a queued client would get ECONNRESET).
-- Draining declines what comes (it serves itself), lets sessions end, and does not come back.
+- Draining declines what comes (it serves itself), lets sessions end, and does not come back. Until then it keeps its name,
+  so that it can be looked at and told not to wait.
 """
 
 from __future__ import annotations

@@ -81,8 +81,9 @@ class Resident:
             if now - last_tick >= self._life.limits.tick_seconds:
                 last_tick = now
                 self._tick(now)
-            if self._life.state is State.SERVING and self._life.idle(now):
+            if self._life.idle(now):
                 self._life.leave("idle")
+            if self._life.over:
                 self._listener.unlink()
         signal.set_wakeup_fd(-1)
         return self._life.reason
@@ -150,7 +151,6 @@ class Resident:
         if self._life.state is not State.DRAINING:
             _log.info("draining: %s", reason)
             self._life.drain(reason)
-            self._listener.unlink()
 
     def _check_code(self) -> None:
         changed = self._code.changed()
