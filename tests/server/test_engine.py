@@ -17,7 +17,7 @@ from theta_daemon.server import admin
 @pytest.fixture
 def installed(git: GitRepo, short_dir: Path, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> GitRepo:
     """A repository with the filter configured, and daemons allowed."""
-    monkeypatch.setenv("THETA_DAEMON", "auto")
+    monkeypatch.delenv("THETA_DAEMON")
     monkeypatch.setenv("THETA_IDLE_SECONDS", "30")
     monkeypatch.delenv("CI", raising=False)
     git.config("filter.theta.process", launcher.process_command(launcher.write_launcher(short_dir / "bin")))
