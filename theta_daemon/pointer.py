@@ -10,7 +10,8 @@ changed parameter and git's delta compression works. Rules that parsing enforces
 - `objects` lists every object needed to rebuild the checkpoint, those of previous pointers included, so that fetch, push,
   prune and fsck need no history;
 - a parameter is incremental exactly if it names a previous pointer, and then its depth is at least 1;
-- `lineage` is there exactly if a parameter is incremental.
+- `lineage` is there exactly if a parameter is incremental;
+- `seal` is BLAKE3 of all lines above it: whatever mixes the lines of two pointers is found out.
 
 Ground layer: knows no git, no store.
 """
@@ -23,6 +24,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Annotated, Any, Final, Literal
 
+from blake3 import blake3
 from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
@@ -140,6 +142,7 @@ class Pointer:
     objects: dict[_Hex64, _Count]
     parameters: tuple[Parameter, ...]
     version: Annotated[Literal[1], Field(validation_alias="theta-pointer")] = VERSION
+    seal: _Hex64 | None = field(default=None, repr=False, compare=False)
     by_name: Mapping[str, Parameter] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -165,9 +168,10 @@ class Pointer:
             f'"lineage":{_json(lineage)},',
             f'"history":{{{_block(history)}}},',
             f'"objects":{{{_block(objects)}}},',
-            f'"parameters":[{_block(parameters)}]}}',
+            f'"parameters":[{_block(parameters)}],',
         ]
-        return "\n".join([*lines, ""]).encode()
+        text = "\n".join([*lines, ""]).encode()
+        return text + _SEAL_LINE % _seal(text)
 
     @property
     def refs(self) -> Iterable[RecordRef]:
@@ -206,16 +210,33 @@ def parse(text: bytes) -> Pointer | None:
     if newer_version(text):
         raise PointerError("field theta-pointer: this version is not known", "update theta-daemon")
     try:
-        return _POINTER.validate_json(text)
+        pointer = _POINTER.validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         if first["type"] == "json_invalid":
             return None
         where = ".".join(str(part) for part in first["loc"]) or "the whole"
         raise PointerError(f"field {where}: {first['msg']}", "the pointer was damaged or made by hand") from error
+    _check_seal(text)
+    return pointer
 
 
 _POINTER: Final = TypeAdapter(Pointer)
+_SEAL_LINE: Final = b'"seal":"%s"}\n'
+
+
+def _seal(text: bytes) -> bytes:
+    """What vouches that these lines were written together."""
+    return blake3(text).hexdigest().encode()
+
+
+def _check_seal(text: bytes) -> None:
+    start = text.rfind(b'"seal":')
+    if text[start:] != _SEAL_LINE % _seal(text[:start]):
+        raise PointerError(
+            "field seal: the lines were not written together",
+            "the pointer was changed by hand or mixed by a text merge: take it from another commit, or merge again",
+        )
 
 
 def _check(pointer: Pointer) -> None:
