@@ -9,7 +9,7 @@ path, no environment entry can hold one). The first field is `message=KIND`. Rul
    the same build. Before it has written `adopted` the daemon reads none of them, so that a client that sees `declined`,
    or the end of the stream without `adopted`, may still serve git itself.
 
-    client: hello        version, build, cwd, dev, ino, umask, pid, env (once an environment entry, `NAME=VALUE`)
+    client: hello        version, build, cwd, dev, ino, mounts, umask, pid, env (once an entry, `NAME=VALUE`)
     daemon: welcome | declined (reason)
     client: descriptors  and with its bytes standard input, output and error
     daemon: adopted (session) | declined (reason)

@@ -22,12 +22,14 @@ from theta_daemon import runtime
 
 TRUTHY_NOT = (b"", b"0", b"false", b"no")
 
-HANDSHAKE_SECONDS = 2.0
+HANDSHAKE_SECONDS = 3.0
 """A daemon that does not answer for so long is as good as none (stopped, swapped out); the descriptors are still ours."""
 
 
 ORPHAN_SECONDS = 1.0
 """How often a client that waits looks whether git is still there. Its death shows in no pipe that we hold."""
+
+FAREWELL_SECONDS = 0.1
 
 GONE = b"theta-daemon: the daemon ended in the middle of this command; run the command again\n"
 
@@ -41,7 +43,7 @@ def main(python: str, flags: list[str]) -> None:
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # Ctrl-C ends us without a traceback, as it ends git
     environ = posix.environ
-    mode = environ.get(b"THETA_DAEMON", b"auto")
+    mode = environ.get(b"THETA_DAEMON", b"auto").lower()
     if mode != b"never":
         try:
             status = _through_daemon(python, flags, environ, mode)
@@ -50,7 +52,11 @@ def main(python: str, flags: list[str]) -> None:
             status = 1
         if status is not None:
             posix._exit(status)
-    posix.execv(python, [python, *flags, "-m", "theta_daemon.inprocess"])
+    try:
+        posix.execv(python, [python, *flags, "-m", "theta_daemon.inprocess"])
+    except OSError as error:
+        _say(b"theta-daemon: %b: %b; run `git theta install` again\n" % (python.encode(), str(error.strerror).encode()))
+        posix._exit(1)
 
 
 def _through_daemon(python: str, flags: list[str], environ: dict[bytes, bytes], mode: bytes) -> int | None:
@@ -150,9 +156,20 @@ def _hello(build: str, environ: dict[bytes, bytes]) -> list[tuple[str, bytes]]:
         "pid": posix.getpid(),
     }
     fields = [(key, b"%d" % number) for key, number in numbers.items()]
+    mounts = mount_namespace()
+    if mounts is not None:
+        fields.append(("mounts", mounts))
     fields += [("build", build.encode()), ("cwd", cwd)]
     fields += [("env", name + b"=" + value) for name, value in environ.items()]
     return fields
+
+
+def mount_namespace() -> bytes | None:
+    """A name for what this process sees as the file system, where the system has one (Linux)."""
+    try:
+        return posix.readlink(b"/proc/self/ns/mnt")
+    except OSError:
+        return None
 
 
 def _receive(connection: _socket.socket, talk: control.Conversation, parent: int | None = None) -> control.Message:
@@ -178,9 +195,13 @@ def _receive(connection: _socket.socket, talk: control.Conversation, parent: int
 
 
 def _terminated(connection: _socket.socket) -> None:
-    """SIGTERM: git ends its filter so when the pipes break. If they broke because the daemon died, say so."""
+    """SIGTERM: git ends its filter so when the pipes break. If they broke because the daemon died, say so.
+
+    A dying process closes its pipes and sockets in no order that we could rely on, hence the patience.
+    """
+    connection.settimeout(FAREWELL_SECONDS)
     try:
-        if connection.recv(1, _socket.MSG_PEEK | _socket.MSG_DONTWAIT) == b"":
+        if connection.recv(1, _socket.MSG_PEEK) == b"":
             _say(GONE)
     except OSError:
         pass  # the daemon is there

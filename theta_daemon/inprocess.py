@@ -1,7 +1,7 @@
 """The filter in git's own process tree, without a daemon: the same session, hosted by this process alone.
 
-An edge: the one place where the cwd, environment, umask and uid of this process are those of the caller. What git reads on
-descriptor 1 is the session's; nothing else may write there.
+An edge: the one place where the cwd, environment, umask and uid of this process are those of the caller. Git's two pipes
+are the session's alone: they are moved away from descriptors 0 and 1, where any library or child process may read or print.
 """
 
 from __future__ import annotations
@@ -27,13 +27,23 @@ def this_process() -> Invocation:
     return Invocation(cwd=Path.cwd(), env=dict(os.environ), umask=umask, uid=os.geteuid())
 
 
+def _take_pipes() -> tuple[int, int]:
+    from_git, to_git = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    return from_git, to_git
+
+
 def main() -> int:
     """Serve git on descriptors 0, 1 and 2; the exit status."""
     try:
         invocation = this_process()
+        from_git, to_git = _take_pipes()
         engine = Engine(Settings.load(read_config(invocation), invocation.env, invocation.cwd))
         try:
-            return engine.serve(invocation, 0, 1, 2)
+            return engine.serve(invocation, from_git, to_git, 2)
         finally:
             engine.close()
     except ThetaError as error:

@@ -54,6 +54,7 @@ def test_everything_that_makes_a_daemon_decline(site: Site) -> None:
         ({"build": b"0" * 16}, b"build"),
         ({"ino": b"1"}, b"another one"),
         ({"dev": b"12345"}, b"another one"),
+        ({"mounts": b"mnt:[1]"}, b"mounts"),
         ({"cwd": b"/nonexistent"}, b"not visible"),
         ({"cwd": b"repo"}, b"absolute"),
         ({"cwd": b""}, b"absolute"),
@@ -219,7 +220,7 @@ def test_another_users_listener_is_ignored(site: Site) -> None:
 
 
 def test_a_silent_daemon_costs_patience_not_the_command(site: Site) -> None:
-    """A listener that never answers (a stopped process): after two seconds the client serves itself."""
+    """A listener that never answers (a stopped process): after three seconds the client serves itself."""
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(site.place().socket)
         mute.listen(8)

@@ -7,6 +7,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import psutil
+
 from tests.daemons import eventually
 from tests.server.site import Site
 from theta_daemon.server import spawn
@@ -86,10 +88,40 @@ def test_nobody_starts_a_second_one_meanwhile(site: Site) -> None:
 
 def test_the_environment_is_scrubbed() -> None:
     """Git's variables and socket activation's go, all others stay."""
-    environ = {b"GIT_DIR": b"x", b"GIT_CONFIG_COUNT": b"1", b"LISTEN_FDS": b"1", b"CI": b"1", b"GITHUB_ACTIONS": b"1"}
+    environ = {
+        b"GIT_DIR": b"x",
+        b"GIT_CONFIG_COUNT": b"1",
+        b"LISTEN_FDS": b"1",
+        b"CI": b"1",
+        b"LD_PRELOAD": b"x",
+        b"GITHUB_ACTIONS": b"1",
+    }
     assert spawn.scrubbed(environ) == {b"CI": b"1", b"GITHUB_ACTIONS": b"1"}
 
 
 def test_what_cannot_be_started_is_not_an_error(short_dir: Path) -> None:
     """A missing interpreter costs the caller nothing but the daemon."""
     assert spawn.start(str(short_dir / "python"), [], {}) is None
+
+
+def test_a_limited_starter_starts_nothing_for_others(site: Site) -> None:
+    """Under a hard limit of file size, or `nice`, the command works and no daemon comes of it."""
+    for prefix in ("ulimit -f 100000;", "ulimit -t 1000;", "renice -n 5 $$ > /dev/null;"):
+        site.repo.write("a.bin", prefix.upper().encode())
+        script = f"{prefix} git add -A"
+        subprocess.run(["bash", "-c", script], cwd=site.repo.path, check=True)
+        eventually(lambda: site.daemons() == [], "whoever was started has gone")
+        assert not os.path.exists(site.place().lock)
+
+
+def test_soft_limits_and_pinned_processors_are_lifted(site: Site) -> None:
+    """What the starter set for itself only is undone in the daemon."""
+    script = "ulimit -S -f 100000; ulimit -S -n 100; taskset -c 0 git add -A"
+    site.repo.write("a.bin", b"ONE")
+    subprocess.run(["bash", "-c", script], cwd=site.repo.path, check=True)
+    site.wait_for_socket()
+    (daemon,) = site.daemons()
+    assert daemon.rlimit(psutil.RLIMIT_FSIZE)[0] == psutil.RLIM_INFINITY
+    soft, hard = daemon.rlimit(psutil.RLIMIT_NOFILE)
+    assert soft == hard
+    assert len(daemon.cpu_affinity() or []) == len(os.sched_getaffinity(0))

@@ -26,7 +26,7 @@ from typing import Final
 
 from protocol import control
 from protocol.errors import ProtocolError
-from theta_daemon.client import peer_uid
+from theta_daemon.client import mount_namespace, peer_uid
 from theta_daemon.invocation import Invocation
 from theta_daemon.server import fdpass
 from theta_daemon.server.host import Host
@@ -79,6 +79,9 @@ class Connection:
             if self._thread is not None:
                 self._fds.sever()
                 signal.pthread_kill(self._thread, INTERRUPT)
+            elif not self.served and self._talk.state != "over":
+                with suppress(OSError):
+                    self.client.shutdown(socket.SHUT_RD)  # ends the wait for a greeting
 
     def close(self) -> None:
         """Let go of the client."""
@@ -174,6 +177,9 @@ def _mismatch(hello: control.Message, build: str) -> str | None:
         here = os.stat(cwd)  # noqa: PTH116 - bytes path
     except OSError:
         return "the directory is not visible here"
+    mounts = hello.get("mounts")
+    if mounts is not None and mounts != mount_namespace():
+        return "other mounts"
     if (here.st_dev, here.st_ino) != (hello.number("dev"), hello.number("ino")):
         return "the directory is another one here"  # a container with a shared runtime directory
     return None

@@ -1,6 +1,6 @@
 """The daemon's life from its first instruction to its last. An edge: reads the process's environment.
 
-The order matters: detach; become the one daemon of this place or go without a word (losers of the race cost nothing but
+The order matters: detach; lift the starter's limits; become the one daemon of this place or go without a word (losers of the race cost nothing but
 their start); note the state of the code; only then import and build what serves; listen when it can, since whoever connects
 shall not wait for imports. At the end the process ends at once: a thread that a plug-in forgot must not keep the lock.
 """
@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from theta_daemon import runtime
-from theta_daemon.server import listener, spawn
+from theta_daemon.server import limits, listener, spawn
 
 if TYPE_CHECKING:
     from theta_daemon.server.host import Host
@@ -44,6 +44,8 @@ def _serve(make_host: Callable[[], tuple[Host, Limits] | None]) -> None:
         os.environ.pop(name, None)
     given = listener.adopt() if activated else None
     spawn.detach(*([] if given is None else [given.socket.fileno()]))
+    if limits.lift() is not None and given is None:
+        return
     uid = os.geteuid()
     places = runtime.places(environ, runtime.build_id(sys.executable), uid)
     claim = listener.claim(places, uid)
@@ -61,12 +63,12 @@ def _serve(make_host: Callable[[], tuple[Host, Limits] | None]) -> None:
     made = make_host()
     if made is None:
         return
-    host, limits = made
+    host, bounds = made
     if given is None and claim is not None:
         given = listener.bind(claim.place)
     if given is not None:
         _log.info("serving at %s", os.fsdecode(given.path))
-        reason = Resident(given, host, runtime.build_id(sys.executable), limits, code).run()
+        reason = Resident(given, host, runtime.build_id(sys.executable), bounds, code).run()
         _log.info("ending: %s", reason)
         given.close()
     with suppress(Exception):

@@ -17,6 +17,7 @@ import fcntl
 import os
 import socket
 import stat
+import time
 from contextlib import suppress
 from typing import Final
 
@@ -24,6 +25,10 @@ from theta_daemon import runtime
 from theta_daemon.runtime import Place
 
 BACKLOG: Final = 128
+
+_PAUSE_SECONDS: Final = 0.05
+
+LEFT_BEHIND: Final = (b".crash", b".log", b".log.1", b".log.2")
 
 ACTIVATED_FD: Final = 3
 """SD_LISTEN_FDS_START of sd_listen_fds(3)."""
@@ -92,7 +97,7 @@ def sweep(claimed: Claim) -> None:
         with suppress(OSError):
             lock = lock_file(other)
             if lock is not None:
-                for path in (stem, stem + b".crash", other.lock):
+                for path in (stem, *(stem + suffix for suffix in LEFT_BEHIND), other.lock):
                     with suppress(FileNotFoundError):
                         os.unlink(path)  # noqa: PTH108 - bytes path
                 os.close(lock)
@@ -121,7 +126,10 @@ class Listener:
         """The next waiting connection, blocking mode, or None."""
         try:
             connection, _ = self.socket.accept()
-        except OSError:  # nobody waits, or the client has gone, or no descriptor is free: it falls back
+        except (BlockingIOError, ConnectionAbortedError):
+            return None
+        except OSError:  # no descriptor is free: who waits has patience for some of these pauses, then serves itself
+            time.sleep(_PAUSE_SECONDS)
             return None
         connection.setblocking(True)
         return connection

@@ -99,7 +99,11 @@ class Resident:
             self._life.opened()
             connection = Connection(client, self._desk, self._accepted, self._life.declines())
             self._connections.add(connection)
-            connection.start()
+            try:
+                connection.start()
+            except RuntimeError:  # no thread can be had: the client serves itself
+                _log.exception("connection %d was dropped", self._accepted)
+                self._release(connection)
         return anybody
 
     def _hear(self) -> None:

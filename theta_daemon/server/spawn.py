@@ -10,10 +10,15 @@ On the thin client's path when there is no daemon: no import but `posix`.
 
 import posix
 
+_CALLERS = (b"GIT_", b"LISTEN_", b"LD_PRELOAD", b"DYLD_INSERT_LIBRARIES")
+
 
 def scrubbed(environ: dict[bytes, bytes]) -> dict[bytes, bytes]:
-    """The daemon's environment: the caller's without git's variables and without socket activation's."""
-    return {name: value for name, value in environ.items() if not name.startswith((b"GIT_", b"LISTEN_"))}
+    """The daemon's environment: the caller's without what means something to the caller alone.
+
+    Git's variables, socket activation's, and preloaded libraries (under `fakeroot` they talk to a process that ends).
+    """
+    return {name: value for name, value in environ.items() if not name.startswith(_CALLERS)}
 
 
 def under_way(lock: bytes) -> bool:
