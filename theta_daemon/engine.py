@@ -23,6 +23,7 @@ from theta_daemon.counters import Counters
 from theta_daemon.errors import ThetaError
 from theta_daemon.filters.clean import clean
 from theta_daemon.filters.hints import Hints
+from theta_daemon.filters.proven import LastingProven, ProvenPointers
 from theta_daemon.filters.rebuild import Machinery
 from theta_daemon.filters.smudge import Smudger
 from theta_daemon.filters.spool import Spool
@@ -34,6 +35,8 @@ from theta_daemon.history.repository import Repository
 from theta_daemon.invocation import Invocation
 from theta_daemon.settings import DaemonMode, Settings, usable_cpus
 from theta_daemon.store.alternates import alternate_roots
+from theta_daemon.store.cache_place import CachePlace, cache_place
+from theta_daemon.store.disk_cache import DiskCache
 from theta_daemon.store.lfs import LfsStore
 from theta_daemon.store.modes import SharedMode, directory_mode, object_mode
 from theta_daemon.store.pack import Packs
@@ -44,6 +47,8 @@ _TRANSIENT_CACHE_BYTES: Final = 256 << 20
 """A process that ends with its git command remembers no more than this."""
 
 _PROVEN_POINTERS: Final = 4096
+_DISK_CACHES: Final = 16
+"""Disk caches that callers use, each of which knows what its folder holds."""
 _ACCEPTED: Final = 64
 """Callers accepted and not served yet."""
 
@@ -60,6 +65,8 @@ class Engine:
         self._workers = settings.workers or usable_cpus()
         self._pool = ThreadPoolExecutor(self._workers, "theta-worker")
         self._proven = ProvenPointers(_PROVEN_POINTERS)
+        self._resident = resident
+        self._disks: LRUCache[CachePlace, DiskCache] = LRUCache(_DISK_CACHES)
         self._accepted: LRUCache[int, _Place] = LRUCache(_ACCEPTED)
 
     def accepts(self, invocation: Invocation) -> str | None:
@@ -124,7 +131,10 @@ class Engine:
             directory_mode=directory_mode(invocation.umask, shared) | 0o700,
         )
         history = History(repository, invocation, self.pointers, counters, stderr_fd, cancelled)
-        machinery = Machinery(self._pool, self.tensors, packs, known.update, counters, cancelled)
+        disk = self._disk_cache(settings, invocation)
+        machinery = Machinery(
+            self._pool, self.tensors, packs, known.update, counters, cancelled, disk, remembers=self._resident
+        )
         transfer = Transfer(repository, settings, store, counters, stderr_fd, cancelled)
         try:
             yield Workspace(
@@ -136,7 +146,7 @@ class Engine:
                 memo,
                 known,
                 machinery,
-                self._proven,
+                self._proven if disk is None else LastingProven(self._proven, disk),
                 report,
                 transfer.fetch,
                 cache(partial(Hints.load, invocation, known.update)),
@@ -146,11 +156,25 @@ class Engine:
             packs.close()
             memo.close()
 
+    def _disk_cache(self, settings: Settings, invocation: Invocation) -> DiskCache | None:
+        where = cache_place(settings, invocation.env, invocation.umask)
+        if where is None:
+            return None
+        with self._lock:
+            disk = self._disks.get(where)
+            if disk is None:
+                self._disks[where] = disk = where.open()
+            return disk
+
     def _place(self, invocation: Invocation) -> _Place:
         """What `accepts` found for this caller, or found now: git's configuration costs a child process."""
         with self._lock:
             place = self._accepted.pop(id(invocation), None)
         return place if place is not None and place.invocation is invocation else _Place.of(invocation)
+
+    def _disk_caches(self) -> list[DiskCache]:
+        with self._lock:
+            return list(self._disks.values())
 
     def status(self) -> dict[str, object]:
         """Caches and counts as JSON values."""
@@ -158,6 +182,7 @@ class Engine:
             "workers": self._workers,
             "tensor_cache": asdict(self.tensors.stats()),
             "pointer_cache": asdict(self.pointers.stats()),
+            "disk_caches": {str(disk.folder): asdict(disk.stats()) for disk in self._disk_caches()},
             "counters": self.counters.snapshot(),
         }
 
@@ -183,23 +208,6 @@ class _Place:
         """Raises RepositoryError, ConfigError."""
         repository = Repository.discover(invocation)
         return cls(invocation, repository, Settings.load(repository.config, invocation.env, repository.top))
-
-
-class ProvenPointers:
-    """A bounded set of blob ids. Thread-safe."""
-
-    def __init__(self, limit: int) -> None:
-        self._lock = threading.Lock()
-        self._ids: LRUCache[str, bool] = LRUCache(limit)
-
-    def __contains__(self, blob_id: object) -> bool:
-        with self._lock:
-            return blob_id in self._ids
-
-    def add(self, blob_id: str) -> None:
-        """Remember it."""
-        with self._lock:
-            self._ids[blob_id] = True
 
 
 class _Handler:

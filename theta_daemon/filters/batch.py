@@ -12,14 +12,15 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from blake3 import blake3
-
 from theta_daemon.errors import DigestError, MissingHistoryError, MissingObjectError, ThetaError
+from theta_daemon.filters.at_hand import AtHand
+from theta_daemon.filters.digests import StreamDigest
 from theta_daemon.filters.plan import Plan, Planner
 from theta_daemon.filters.rebuild import Rebuilder
 from theta_daemon.filters.workspace import Workspace
@@ -28,6 +29,10 @@ from theta_daemon.tensor import Buffer
 
 PROVE_BYTES: Final = 160 << 20
 """Checkpoints up to this size are rebuilt and checked before git is told that they can be had."""
+
+
+_LOSSES: Final = 2
+"""After as many losses in a file the disk cache is not asked any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,29 +50,30 @@ class Prepared:
     """
 
     def __init__(
-        self, workspace: Workspace, files: Mapping[bytes, Wanted], nowhere: dict[str, ThetaError] | None = None
+        self,
+        workspace: Workspace,
+        files: Mapping[bytes, Wanted],
+        nowhere: dict[str, ThetaError] | None = None,
+        losses: int = 0,
     ) -> None:
+        """`losses`: how often what the disk cache was to give for these files was not there."""
         self._workspace = workspace
         self._files = files
         self._nowhere = {} if nowhere is None else nowhere
-        values: dict[str, memoryview] = {}
-        tensors = workspace.machinery.tensors
-
-        def at_hand(key: str, digest: str) -> bool:
-            value = tensors.get(digest)
-            if value is not None:
-                values[key] = value
-            return value is not None
-
-        self._walk(at_hand, fetch=False)
+        self._losses = losses
+        self._anew: dict[bytes, Prepared] = {}
+        self._lock = threading.Lock()
+        machinery = workspace.machinery
+        self._at_hand = AtHand(machinery.tensors, machinery.disk if losses < _LOSSES else None)
+        self._walk(fetch=False)
         if any(isinstance(error, MissingHistoryError) for error in self._plan.failed.values()):
-            self._walk(at_hand, fetch=True)
+            self._walk(fetch=True)
         self.failed: dict[bytes, Exception] = dict(self._plan.failed)
         for pathname in self._plan.files:
             error = self._obstacle(self._plan, pathname)
             if error is not None:
                 self.failed[pathname] = error
-        self._rebuilder = Rebuilder(self._plan, workspace.machinery, values)
+        self._rebuilder = Rebuilder(self._plan, machinery, self._at_hand, self._again if losses < _LOSSES else None)
         workspace.machinery.counters.add("plans")
 
     def stream(self, pathname: bytes) -> Iterator[Buffer]:
@@ -76,7 +82,7 @@ class Prepared:
             raise self.failed[pathname]
         wanted = self._files[pathname]
         pointer = wanted.pointer
-        digest = None if wanted.blob in self._workspace.proven else blake3()
+        digest = None if wanted.blob in self._workspace.proven else StreamDigest(self._rebuilder.submit)
         size = 0
         for buffer in self._rebuilder.stream(self._plan.files[pathname]):
             size += memoryview(buffer).nbytes
@@ -90,10 +96,29 @@ class Prepared:
             )
         self._workspace.proven.add(wanted.blob)
 
-    def _walk(self, at_hand: Callable[[str, str], bool], *, fetch: bool) -> None:
+    def _again(self, pathname: bytes) -> Rebuilder:
+        """A rebuilder for a file of which the disk cache has lost something. From any thread."""
+        with self._lock:
+            anew = self._anew.get(pathname)
+            if anew is None:
+                self._workspace.machinery.counters.add("disk_cache.lost")
+                specs = {node.base: node.spec for node in self._plan.nodes.values() if node.base is not None}
+                file = self._plan.files[pathname]
+                specs |= {
+                    key: parameter.spec for key, parameter in zip(file.keys, file.pointer.parameters, strict=True)
+                }
+                self._at_hand.recheck(specs)
+                anew = Prepared(self._workspace, {pathname: self._files[pathname]}, self._nowhere, self._losses + 1)
+                self._anew[pathname] = anew
+        # That an object is missing for some of the file is an error only when that is asked for.
+        if isinstance(error := anew.failed.get(pathname), ThetaError) and pathname not in anew._plan.files:
+            raise error
+        return anew._rebuilder
+
+    def _walk(self, *, fetch: bool) -> None:
         """Make the plan. `fetch`: git may ask its remote for history."""
         workspace = self._workspace
-        planner = Planner(at_hand)
+        planner = Planner(self._at_hand)
         for pathname, wanted in self._files.items():
             planner.add(pathname, wanted.pointer)
         workspace.resolve(planner, fetch=fetch)

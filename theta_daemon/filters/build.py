@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 from blake3 import blake3
 
+from theta_daemon.filters.at_hand import AtHand
 from theta_daemon.filters.compose import Facts, compose, lineage_of
 from theta_daemon.filters.encode import WHOLE_BYTES, Encoded, Encoder, Previous
 from theta_daemon.filters.hints import embedded
@@ -70,7 +71,7 @@ class Build:
         reusable = self._reusable(extents, digests)
         plan = self._planner.plan()
         values = workspace.cached_values(plan)
-        rebuilder = Rebuilder(plan, workspace.machinery, values)
+        rebuilder = Rebuilder(plan, workspace.machinery, AtHand.of(values))
         with Packing(workspace.store, self._pool) as packing:
             skeleton = self._skeleton(extents, packing)
             parameters = self._parameters(extents, digests, reusable, plan, rebuilder, packing)

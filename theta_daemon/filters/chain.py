@@ -13,6 +13,7 @@ from theta_daemon.errors import RecordError, ThetaError
 from theta_daemon.filters.plan import Node
 from theta_daemon.pointer import RecordRef
 from theta_daemon.store.base import BytesRecord, Record
+from theta_daemon.store.cached_value import CachedValue
 from theta_daemon.tensor import Buffer, TensorSpec, Words, as_words
 from theta_daemon.updates.base import Decoder, Update
 
@@ -36,7 +37,12 @@ class Chain:
     """`nodes` in order of application on top of `start` (None: the first node is self-contained). Thread-safe."""
 
     def __init__(
-        self, nodes: Sequence[Node], start: Buffer | None, records: Records, updates: Updates, counters: Counters
+        self,
+        nodes: Sequence[Node],
+        start: Buffer | CachedValue | None,
+        records: Records,
+        updates: Updates,
+        counters: Counters,
     ) -> None:
         self._nodes = nodes
         self._start = start
@@ -57,7 +63,9 @@ class Chain:
         Raises RecordError, MissingObjectError or PointerError, naming parameter and object.
         """
         decoders = self._decoders()
-        if self._start is not None:
+        if isinstance(self._start, CachedValue):
+            self._start.read_into(start * spec.dtype.word_bytes, words.view(np.uint8).data)
+        elif self._start is not None:
             np.copyto(words, as_words(self._start, spec.dtype)[start:stop])
         for node, decoder in decoders:
             try:

@@ -5,7 +5,9 @@ Rules:
   ahead are bounded (`AHEAD_BYTES`).
 - A value that several files or updates need is computed once and held until its last reader has had it, as long as such
   values stay within `HOLD_BYTES` beyond the tensor cache; beyond that it is computed again.
-- Every value with a known digest is checked before it is held, cached or its file is called complete.
+- Every value with a known digest is checked before it is held, cached or its file is called complete. What comes from the
+  disk cache is checked before the first byte of it is handed out: a damaged entry costs time, never a checkout.
+- What the disk cache has lost is had from a new plan (`again`), which does not count on it.
 - Nothing here waits while it holds a lock, and workers wait only for work that is running already.
 """
 
@@ -13,9 +15,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, ParamSpec, TypeVar
 
 import numpy as np
@@ -23,13 +25,17 @@ from blake3 import blake3
 
 from theta_daemon.counters import Counters
 from theta_daemon.errors import DigestError, RecordError, ThetaError
+from theta_daemon.filters.at_hand import AtHand, LostValueError
 from theta_daemon.filters.chain import Chain, Records, Updates
 from theta_daemon.filters.digests import OrderedDigest
 from theta_daemon.filters.plan import FilePlan, Node, Plan
-from theta_daemon.pointer import Pointer, SkeletonRef
-from theta_daemon.store.skeleton import decode_skeleton, skeleton_digest
+from theta_daemon.pointer import SkeletonRef
+from theta_daemon.store.cache_writer import EntryWriter
+from theta_daemon.store.cached_value import CachedValue
+from theta_daemon.store.disk_cache import DiskCache
+from theta_daemon.store.skeleton import decode_skeleton, pack_literals, skeleton_digest, unpack_literals
 from theta_daemon.store.tensor_cache import TensorCache
-from theta_daemon.tensor import Buffer, TensorSpec, Words
+from theta_daemon.tensor import Buffer, TensorSpec, Words, flat_bytes
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,6 +48,9 @@ HOLD_BYTES: Final = 256 << 20
 
 _GROUP_BYTES: Final = 1 << 20
 """Small values are computed in groups of about this size."""
+
+_OPENED_AHEAD: Final = 2
+"""Large values of the disk cache that are checked while another one is handed out."""
 
 _WHOLE_LIMIT_BYTES: Final = 8 << 30
 """Values that cannot be computed by chunks may not be larger."""
@@ -59,6 +68,10 @@ class Machinery:
     updates: Updates
     counters: Counters
     cancelled: threading.Event
+    disk: DiskCache | None = None
+    """The caller's disk cache."""
+    remembers: bool = False
+    """Whether what is read from disk is worth keeping in memory: the process outlives its sessions."""
 
 
 class CancelledSessionError(ThetaError):
@@ -82,19 +95,32 @@ class _Work:
 
 @dataclass(slots=True)
 class _Group:
-    """Small values to be computed by one task, and the literals between them."""
+    """Small values of a file to be computed by one task, and the literals between them."""
 
+    file: FilePlan
     pieces: list[Buffer | tuple[str, TensorSpec]] = field(default_factory=list)
     nbytes: int = 0
 
 
 class Rebuilder:
-    """Rebuilds the files of one plan. `values`: what was at hand when it was made, by digest."""
+    """Rebuilds the files of one plan, which was made with `at_hand`.
 
-    def __init__(self, plan: Plan, machinery: Machinery, values: dict[str, memoryview]) -> None:
+    `again` plans a file anew after the disk cache has lost something of it.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        machinery: Machinery,
+        at_hand: AtHand,
+        again: Callable[[bytes], Rebuilder] | None = None,
+    ) -> None:
         self._plan = plan
         self._machinery = machinery
-        self._values = values
+        self._on_hand = at_hand
+        self._again = again
+        self._values = at_hand.values
+        self._kept = {key for file in plan.files.values() for key in file.keys}
         self._left = Counter(plan.uses)
         self._held: set[str] = set()
         self._held_bytes = 0
@@ -108,8 +134,9 @@ class Rebuilder:
         """
         window: deque[_Work] = deque()
         waiting = 0
+        works = self._works(file)
         try:
-            for work in self._works(file):
+            for work in works:
                 window.append(work)
                 waiting += work.nbytes
                 while waiting > AHEAD_BYTES and len(window) > 1:
@@ -119,6 +146,7 @@ class Rebuilder:
             while window:
                 yield from self._hand_out(window.popleft())
         finally:
+            works.close()
             for work in window:
                 if isinstance(work.buffers, Future):
                     work.buffers.cancel()
@@ -132,9 +160,10 @@ class Rebuilder:
         if work.after is not None:
             work.after()
 
-    def _works(self, file: FilePlan) -> Iterator[_Work]:
-        literals = self.literals(file.pointer)
-        group = _Group()
+    def _works(self, file: FilePlan) -> Generator[_Work, None, None]:
+        literals = self.literals(file)
+        group = _Group(file)
+        ahead = self._opened_ahead(file)
         for literal, parameter, key in zip(literals, file.pointer.parameters, file.keys, strict=False):
             if literal.nbytes:
                 group.pieces.append(literal)
@@ -142,30 +171,39 @@ class Rebuilder:
             spec = parameter.spec
             if spec.chunks > 1 and self._at_hand(key) is None:
                 yield self._submit_group(group)
-                group = _Group()
-                yield from self._large(key, spec)
+                group = _Group(file)
+                opened = next(ahead) if self._on_hand.stored(key) else None
+                yield from self._large_of(file, key, spec, opened)
                 continue
             group.pieces.append((key, spec))
             group.nbytes += spec.nbytes
             if group.nbytes >= _GROUP_BYTES:
                 yield self._submit_group(group)
-                group = _Group()
+                group = _Group(file)
         if literals[-1].nbytes:
             group.pieces.append(literals[-1])
         yield self._submit_group(group)
 
-    def literals(self, pointer: Pointer) -> list[memoryview]:
+    def literals(self, file: FilePlan) -> list[memoryview]:
         """The skeleton's literal bytes: one before each parameter and one after the last. Raises RecordError and others."""
+        pointer = file.pointer
         room = pointer.size - sum(parameter.spec.nbytes for parameter in pointer.parameters)
         count = len(pointer.parameters) + 1
-        if pointer.skeleton is None:
+        skeleton = pointer.skeleton
+        if skeleton is None:
             return [memoryview(b"")] * count
         try:
-            literals = self._read_skeleton(pointer.skeleton, room, count)
+            if file.skeleton is not None:
+                packed = self._on_hand.read(file.skeleton, flat_bytes(8 * count + room))
+                return unpack_literals(packed, count)
+            literals = self._read_skeleton(skeleton, room, count)
+        except LostValueError:
+            return self._anew(file).literals(replace(file, skeleton=None))
         except ThetaError as error:
-            raise error.within(f"skeleton, object {pointer.skeleton.object}") from error
+            raise error.within(f"skeleton, object {skeleton.object}") from error
         if sum(literal.nbytes for literal in literals) != room:
-            raise RecordError(f"skeleton, object {pointer.skeleton.object}: its size does not fit the pointer's")
+            raise RecordError(f"skeleton, object {skeleton.object}: its size does not fit the pointer's")
+        self._keep(skeleton.digest, b"".join(pack_literals(literals)), 1)
         return literals
 
     def _read_skeleton(self, skeleton: SkeletonRef, room: int, count: int) -> list[memoryview]:
@@ -174,7 +212,7 @@ class Rebuilder:
             raise RecordError("the record's size is not the one in the pointer")
         literals = decode_skeleton(record.read(0, record.length), room, count)
         if skeleton_digest(literals) != skeleton.digest:
-            raise DigestError("the rebuilt skeleton is not the one that was added")
+            raise DigestError("the rebuilt skeleton is not the one that was added", _DAMAGED)
         return literals
 
     def _submit_group(self, group: _Group) -> _Work:
@@ -185,34 +223,100 @@ class Rebuilder:
                 continue
             value = self._at_hand(piece[0])
             if value is None:
-                return _Work(group.nbytes, self._submit(self._compute_group, group.pieces))
+                return _Work(group.nbytes, self.submit(self._compute_group, group))
             ready.append(self._fitting(value, piece[1]))
         keys = [piece[0] for piece in group.pieces if isinstance(piece, tuple)]
         return _Work(group.nbytes, ready, lambda: self._consume(keys))
 
-    def _compute_group(self, pieces: list[Buffer | tuple[str, TensorSpec]]) -> list[Buffer]:
+    def _compute_group(self, group: _Group) -> list[Buffer]:
         buffers: list[Buffer] = []
-        for piece in pieces:
+        for piece in group.pieces:
             if not isinstance(piece, tuple):
                 buffers.append(piece)
                 continue
             key, spec = piece
-            buffers.append(self._fitting(self._value(key), spec))
+            buffers.append(self._fitting(self._value_of(group.file, key, spec), spec))
             self._consume([key])
         return buffers
 
+    def _large_of(
+        self, file: FilePlan, key: str, spec: TensorSpec, opened: Future[CachedValue] | None = None
+    ) -> Iterator[_Work]:
+        """The work for one of the file's values, of several chunks and not in memory."""
+        try:
+            if opened is not None:
+                yield from self._stored(opened.result(), key, spec)
+            elif self._on_hand.stored(key):
+                yield from self._stored(self._on_hand.open(key, spec), key, spec)
+            else:
+                yield from self._large(key, spec)
+        except LostValueError:  # always before the first piece
+            yield from self._anew(file)._large_of(file, key, spec)
+
+    def _value_of(self, file: FilePlan, key: str, spec: TensorSpec) -> memoryview:
+        """One of the file's values as a whole."""
+        try:
+            return self._value(key, spec)
+        except LostValueError:
+            return self._anew(file)._value_of(file, key, spec)
+
+    def _anew(self, file: FilePlan) -> Rebuilder:
+        """A rebuilder for this file that does not count on what was lost. Raises LostValueError where there is none."""
+        if self._again is None:
+            raise LostValueError
+        return self._again(file.pathname)
+
+    def _opened_ahead(self, file: FilePlan) -> Iterator[Future[CachedValue]]:
+        """The file's large values on disk in order, each checked by the pool while those before it are handed out."""
+        stored = [
+            (key, parameter.spec)
+            for parameter, key in zip(file.pointer.parameters, file.keys, strict=True)
+            if parameter.spec.chunks > 1 and self._at_hand(key) is None and self._on_hand.stored(key)
+        ]
+        opening: deque[Future[CachedValue]] = deque()
+        for key, spec in stored:
+            opening.append(self.submit(self._on_hand.open, key, spec))
+            if len(opening) > _OPENED_AHEAD:
+                yield opening.popleft()
+        while opening:
+            yield opening.popleft()
+
+    def _stored(self, opened: CachedValue, key: str, spec: TensorSpec) -> Iterator[_Work]:
+        """The work for a value of several chunks that the disk cache has."""
+        digest = key.partition(" ")[0]
+        room = self._machinery.remembers and spec.nbytes * 4 <= self._machinery.tensors.budget_bytes
+        whole = np.empty(spec.nbytes, np.uint8).data if room else None
+        step = spec.dtype.word_bytes
+
+        def read(start: int, stop: int) -> list[Buffer]:
+            begin, end = start * step, stop * step
+            view = np.empty(end - begin, np.uint8).data if whole is None else whole[begin:end]
+            opened.read_into(begin, view)
+            return [view]
+
+        def finish() -> None:
+            opened.still(digest)
+            opened.close()
+            if whole is not None:
+                self._machinery.tensors.put(digest, whole)
+
+        for index, (start, stop) in enumerate(spec.spans()):
+            after = finish if index == spec.chunks - 1 else None
+            yield _Work((stop - start) * step, self.submit(read, start, stop), after)
+
     def _large(self, key: str, spec: TensorSpec) -> Iterator[_Work]:
-        """The work for a value of several chunks that is not at hand."""
+        """The work for a value of several chunks that is to be rebuilt."""
         self._hold_shared(key, parallel=True)
         node = self._node(key)
         if node.spec.nbytes != spec.nbytes:
             raise RecordError(f"parameter {node.name!r}: two sizes are recorded for digest {key}")
         chain, starts = self._chain(key)
         if not chain.chunked or (self._shared(key) and self._may_hold(node)):
-            value = self._single(key, parallel=True)
+            value = self._single(key, spec, parallel=True)
             yield _Work(0, [value], lambda: self._consume([key]))
             return
         whole = self._room_for(node)
+        writer = self._writer(node)
         digest = OrderedDigest(node.spec.chunks)
 
         def compute(index: int, start: int, stop: int) -> list[Buffer]:
@@ -220,31 +324,37 @@ class Rebuilder:
             chain.fill(node.spec, start, stop, words)
             view = words.view(np.uint8).data
             digest.put(index, view)
+            if writer is not None:
+                writer.write(start * words.itemsize, view)
             return [view]
 
         def finish() -> None:
             self._check(node, digest.hexdigest())
-            if whole is not None and node.digest is not None:
-                self._machinery.tensors.put(node.digest, whole.view(np.uint8).data)
+            if node.digest is not None:
+                if whole is not None:
+                    self._machinery.tensors.put(node.digest, whole.view(np.uint8).data)
+                if writer is not None and self._machinery.disk is not None:
+                    self._machinery.disk.commit(node.digest, writer)
             self._consume([key, *starts])
 
         for index, (start, stop) in enumerate(node.spec.spans()):
             nbytes = (stop - start) * node.spec.dtype.word_bytes
             after = finish if index == node.spec.chunks - 1 else None
-            yield _Work(nbytes, self._submit(compute, index, start, stop), after)
+            yield _Work(nbytes, self.submit(compute, index, start, stop), after)
 
-    def _value(self, key: str) -> memoryview:
+    def _value(self, key: str, spec: TensorSpec) -> memoryview:
         """A whole value, computed in this thread unless another one is at it."""
-        self._hold_shared(key, parallel=False)
-        return self._single(key, parallel=False)
+        if not self._on_hand.stored(key):
+            self._hold_shared(key, parallel=False)
+        return self._single(key, spec, parallel=False)
 
     def _hold_shared(self, key: str, *, parallel: bool) -> None:
         """Compute the values below `key` that others need as well, from the lowest up."""
         for node in self._plan.chain(key, self._is_at_hand):
             if node.key != key and self._shared(node.key) and self._may_hold(node):
-                self._single(node.key, parallel=parallel)
+                self._single(node.key, node.spec, parallel=parallel)
 
-    def _single(self, key: str, *, parallel: bool) -> memoryview:
+    def _single(self, key: str, spec: TensorSpec, *, parallel: bool) -> memoryview:
         """A whole value; concurrent calls share one computation."""
         with self._lock:
             value = self._values.get(key)
@@ -257,7 +367,7 @@ class Rebuilder:
         if flight is not None:
             return flight.result()
         try:
-            value = self._compute(key, parallel=parallel)
+            value = self._read(key, spec) if self._on_hand.stored(key) else self._compute(key, parallel=parallel)
         except BaseException as error:
             mine.set_exception(error)
             raise
@@ -267,6 +377,14 @@ class Rebuilder:
         finally:
             with self._lock:
                 del self._flights[key]
+
+    def _read(self, key: str, spec: TensorSpec) -> memoryview:
+        """A whole value from disk. Raises LostValueError."""
+        value = self._on_hand.read(key, spec)
+        self._machinery.counters.add("disk_cache.hits")
+        if self._machinery.remembers:
+            self._machinery.tensors.put(key.partition(" ")[0], value)
+        return value
 
     def _compute(self, key: str, *, parallel: bool) -> memoryview:
         node = self._node(key)
@@ -278,7 +396,7 @@ class Rebuilder:
         words = _empty(node)
         if parallel and chain.chunked and node.spec.chunks > 1:
             spans = list(node.spec.spans())
-            futures = [self._submit(chain.fill, node.spec, *span, words[slice(*span)]) for span in spans]
+            futures = [self.submit(chain.fill, node.spec, *span, words[slice(*span)]) for span in spans]
             for future in futures:
                 future.result()
         else:
@@ -287,18 +405,26 @@ class Rebuilder:
         if node.digest is not None:
             self._check(node, blake3(view).hexdigest())
             self._machinery.tensors.put(node.digest, view)
+            if key in self._kept:
+                self._keep(node.digest, view, node.spec.dtype.word_bytes)
         self._hold(node, view)
         self._consume(starts)
         return view
 
     def _chain(self, key: str) -> tuple[Chain, list[str]]:
-        """The chain to `key`, and the key of the value it starts from, if it does not start from nothing."""
+        """The chain to `key`, and the key of the value it starts from, if it does not start from nothing.
+
+        Raises LostValueError.
+        """
         with self._lock:  # one look: a value may be let go at any time
-            nodes = self._plan.chain(key, self._values.__contains__)
+            nodes = self._plan.chain(key, lambda key: key in self._values or self._on_hand.stored(key))
             base = nodes[0].base if nodes else key
-            start = None if base is None else self._values.get(base)
-        if start is not None and nodes:
-            start = self._fitting(start, nodes[0].spec)
+            value = None if base is None else self._values.get(base)
+        start: memoryview | CachedValue | None = value
+        if nodes and value is not None:
+            start = self._fitting(value, nodes[0].spec)
+        elif nodes and base is not None:
+            start = self._on_hand.open(base, nodes[0].spec)
         machinery = self._machinery
         chain = Chain(nodes, start, machinery.records, machinery.updates, machinery.counters)
         return chain, [] if base is None else [base]
@@ -310,7 +436,7 @@ class Rebuilder:
         return self._plan.uses[key] > 1
 
     def _is_at_hand(self, key: str) -> bool:
-        return self._at_hand(key) is not None
+        return self._on_hand.stored(key) or self._at_hand(key) is not None
 
     def _at_hand(self, key: str) -> memoryview | None:
         with self._lock:
@@ -340,6 +466,18 @@ class Rebuilder:
                         self._held.remove(key)
                         self._held_bytes -= value.nbytes
 
+    def _keep(self, digest: str, value: Buffer, word_bytes: int) -> None:
+        """Into the disk cache, if there is one. What goes wrong there is no concern of ours."""
+        if self._machinery.disk is not None:
+            self._machinery.disk.put(digest, value, word_bytes)
+
+    def _writer(self, node: Node) -> EntryWriter | None:
+        """For a value on its way into the disk cache."""
+        disk = self._machinery.disk
+        if disk is None or node.digest is None or disk.has(node.digest):
+            return None
+        return disk.writer(node.digest, node.spec.nbytes, node.spec.dtype.word_bytes)
+
     def _room_for(self, node: Node) -> Words | None:
         """An array for the whole value if the tensor cache would keep it."""
         keep = node.digest is not None and node.spec.nbytes * 4 <= self._machinery.tensors.budget_bytes
@@ -356,7 +494,9 @@ class Rebuilder:
                 f"parameter {node.name!r}, object {node.ref.object}: the rebuilt value is not the one that was added"
             )
 
-    def _submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """The call in the pool, unless the session is cancelled meanwhile."""
+
         def run() -> T:
             if self._machinery.cancelled.is_set():
                 raise CancelledSessionError

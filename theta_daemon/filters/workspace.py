@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from theta_daemon.errors import PointerError, ThetaError
 from theta_daemon.filters.hints import Hints
 from theta_daemon.filters.plan import Plan, Planner
+from theta_daemon.filters.proven import Proven
 from theta_daemon.filters.rebuild import Machinery
 from theta_daemon.history import lineage
 from theta_daemon.history.history import History
@@ -19,14 +19,6 @@ from theta_daemon.pointer import Pointer, RecordRef
 from theta_daemon.registry import Registry
 from theta_daemon.settings import Settings
 from theta_daemon.store.lfs import LfsStore
-
-
-class Proven(Protocol):
-    """Pointers whose whole file was once rebuilt to its digest, by blob id: afterwards the values' digests suffice."""
-
-    def __contains__(self, blob_id: object) -> bool: ...
-
-    def add(self, blob_id: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

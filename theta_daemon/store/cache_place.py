@@ -28,7 +28,7 @@ class CachePlace:
         return DiskCache(self.folder, self.budget_bytes, umask=self.umask, compress=self.compress)
 
 
-def place(settings: Settings, env: Mapping[str, str], umask: int) -> CachePlace | None:
+def cache_place(settings: Settings, env: Mapping[str, str], umask: int) -> CachePlace | None:
     """The caller's disk cache, None where it has none."""
     folder = settings.cache_folder(env)
     if folder is None or settings.disk_cache == 0:

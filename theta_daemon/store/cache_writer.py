@@ -34,6 +34,9 @@ class EntryWriter:
         self._chunks: dict[int, bytes] = {}
         self._lock = threading.Lock()
         self._failed = False
+        self._ended = False
+        self._users = 0
+        self._fd = -1
         self._temporary = path.with_name(f"{secrets.token_hex(12)}{TEMPORARY}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         self._fd = os.open(self._temporary, flags, 0o600)
@@ -50,8 +53,10 @@ class EntryWriter:
 
     def write(self, offset: int, data: Buffer) -> None:
         """The piece at `offset`. The memory may be used again afterwards."""
-        if self._failed:
-            return
+        with self._lock:
+            if self._failed or self._ended:
+                return
+            self._users += 1  # the descriptor must not be closed, and be another file's, while we write
         try:
             if self._width:
                 self._encode(offset, memoryview(data).cast("B"))
@@ -59,6 +64,10 @@ class EntryWriter:
                 self._put(offset, data)
         except (OSError, MemoryError):
             self._failed = True
+        finally:
+            with self._lock:
+                self._users -= 1
+            self._close()
 
     def commit(self) -> bool:
         """Give the value its name; whether that was possible. All pieces have been written."""
@@ -75,12 +84,21 @@ class EntryWriter:
 
     def abort(self) -> None:
         """Throw away what was written, unless it was committed."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            with suppress(OSError):
-                os.close(fd)
-            with suppress(OSError):
-                self._temporary.unlink()
+        self._ended = True
+        self._close()
+
+    def __del__(self) -> None:
+        self.abort()
+
+    def _close(self) -> None:
+        with self._lock:
+            if not self._ended or self._users or self._fd < 0:
+                return
+            fd, self._fd = self._fd, -1
+        with suppress(OSError):
+            os.close(fd)
+        with suppress(OSError):
+            self._temporary.unlink()
         self._chunks.clear()
 
     def _encode(self, offset: int, view: memoryview) -> None:
