@@ -72,6 +72,7 @@ def test_the_environment_wins() -> None:
         "fsync": ("no", False),
         "remote": ("other", "other"),
         "skip_smudge": ("false", False),
+        "allow_incomplete_push": ("no", False),
     }
     assert values.keys() == {setting.field for setting in SETTINGS}
     env = {setting.environment: values[setting.field][0] for setting in SETTINGS}

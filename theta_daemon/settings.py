@@ -59,6 +59,7 @@ class Settings(BaseModel):
     fsync: bool = True
     remote: str | None = None
     skip_smudge: bool = False
+    allow_incomplete_push: bool = False
     theta_urls: Mapping[str, str] = Field(default_factory=dict)
 
     @classmethod
@@ -263,6 +264,15 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         _YES,
         "false",
         "leave pointers in the work tree instead of checkpoints",
+        parse_boolean,
+    ),
+    Setting(
+        "allow_incomplete_push",
+        "theta.allowIncompletePush",
+        "THETA_ALLOW_INCOMPLETE_PUSH",
+        _YES,
+        "false",
+        "push pointers although objects that they need are neither here nor at the remote",
         parse_boolean,
     ),
 )

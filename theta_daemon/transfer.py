@@ -76,6 +76,39 @@ class Transfer:
             name, url, theta_url, invocation, self.repository.git_objects_dir, stderr_fd=self.stderr_fd, stop=self.stop
         )
 
+    def push_name(self) -> str:
+        """The git remote that a push without a name goes to, as `git push` chooses. Raises RemoteError."""
+        branch = self._branch()
+        for key in (f"branch.{branch}.pushremote", "remote.pushdefault", f"branch.{branch}.remote"):
+            name = self.repository.setting(key)
+            if name:
+                return name
+        configured = self._configured()
+        if "origin" in configured or len(configured) != 1:
+            return "origin"
+        return configured[0]
+
+    def push_remote(self, name: str, url: str | None = None) -> Remote:
+        """Where the objects of what is pushed to the git remote `name` (or URL) go. `url`: git's own word for where it
+        pushes. Raises RemoteError.
+        """
+        settings, invocation = self.settings, self.repository.invocation
+        if settings.remote is not None:
+            return self.remote(settings.remote)
+        theta_url = settings.theta_urls.get(name)
+        if url is None and theta_url is None and name in self._configured():
+            done = git_child(["remote", "get-url", "--push", name], invocation, stderr_fd=self.stderr_fd)
+            url = done.out.decode(errors="surrogateescape").removesuffix("\n") or None
+        return open_remote(
+            name,
+            url or name,
+            theta_url,
+            invocation,
+            self.repository.git_objects_dir,
+            stderr_fd=self.stderr_fd,
+            stop=self.stop,
+        )
+
     def _preferred(self) -> Iterator[str]:
         configured = self._configured()
         upstream = self._upstream()
@@ -90,12 +123,14 @@ class Transfer:
         return list(dict.fromkeys(_remote_names(self.repository.config)))
 
     def _upstream(self) -> str:
+        return self.repository.setting(f"branch.{self._branch()}.remote") or ""
+
+    def _branch(self) -> str:
         try:
             head = (self.repository.git_dir / "HEAD").read_text().strip()
         except (OSError, UnicodeError):
             return ""
-        branch = head.removeprefix("ref: refs/heads/")
-        return self.repository.setting(f"branch.{branch}.remote") or ""
+        return head.removeprefix("ref: refs/heads/")
 
 
 def _remote_names(keys: Iterable[str]) -> Iterator[str]:

@@ -13,12 +13,26 @@ import pytest
 TOP = Path(__file__).resolve().parents[2]
 
 LAYERS = [
-    {"errors", "complaint", "handler", "tensor", "pointer", "invocation", "counters", "runtime", "gitvalues", "pipes"},
+    {
+        "errors",
+        "complaint",
+        "handler",
+        "tensor",
+        "pointer",
+        "invocation",
+        "counters",
+        "runtime",
+        "gitvalues",
+        "pipes",
+        "hooks",
+    },
     {"codec", "session"},
     {"settings", "store", "updates", "formats", "registry", "testing"},
     {"history"},
     {"transfer"},
+    {"depot"},
     {"filters"},
+    {"upkeep"},
     {"engine"},
 ]
 """Bottom first; a module imports from its own layer and those below. `session` knows handlers by interface only."""

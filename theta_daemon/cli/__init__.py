@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import sys
 
-DRIVERS = {"textconv": "theta_daemon.cli.textconv", "merge-driver": "theta_daemon.cli.merge_driver"}
-"""What git runs once a file: no option parser, it would cost more than the work."""
+DRIVERS = {
+    "textconv": "theta_daemon.cli.textconv",
+    "merge-driver": "theta_daemon.cli.merge_driver",
+    "pre-push": "theta_daemon.cli.pre_push",
+}
+"""What git runs by itself, often: no option parser, it would cost more than the work."""
 
 
 def main() -> int:

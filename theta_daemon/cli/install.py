@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from theta_daemon.cli.exits import DONE, USAGE, complain
-from theta_daemon.cli.output import say
+from theta_daemon.cli.output import say, shown
 
 Local = Annotated[bool, typer.Option("--local", help="Only this repository.")]
 Global = Annotated[bool, typer.Option("--global", help="All repositories of this user (the default).")]
@@ -15,14 +15,19 @@ System = Annotated[bool, typer.Option("--system", help="All users of this machin
 
 
 def install(*, local: Local = False, global_: Global = False, system: System = False) -> int:
-    """Tell git how checkpoints are stored, read, merged and shown. Doing it again changes nothing."""
+    """Tell git how checkpoints are stored, read, merged and shown. Doing it again changes nothing.
+
+    In a repository the pre-push hook is written too, beside one that is there; other repositories get it at their first
+    `git theta track` or new checkpoint.
+    """
     from theta_daemon.cli import setup
 
     scope = _scope(local=local, global_=global_, system=system)
     if scope is None:
         return USAGE
     outcome = setup.install(setup.Scope(scope))
-    say(f"{'installed in' if outcome.changed else 'already installed in'} git's {scope} configuration")
+    hook = "" if outcome.hook is None else f", and the hook {shown(str(outcome.hook))}"
+    say(f"{'installed in' if outcome.changed else 'already installed in'} git's {scope} configuration{hook}")
     return DONE
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from theta_daemon.cli import git
 from theta_daemon.errors import ConfigError, ThetaError
+from theta_daemon.hooks import COMMAND_KEY, Hooks
 
 _NO_SHELL = re.compile(r"[A-Za-z0-9_./+:,@-]+")
 """Paths in which git sees no reason to start a shell (run-command.c, prepare_shell_cmd)."""
@@ -40,6 +41,8 @@ class Outcome:
     scope: Scope
     keys: tuple[str, ...]
     changed: bool
+    hook: Path | None = None
+    """The pre-push hook of the repository where this was run, if there is one."""
 
 
 def install(scope: Scope) -> Outcome:
@@ -49,7 +52,9 @@ def install(scope: Scope) -> Outcome:
     stale = {key: value for key, value in wanted.items() if present.get(key) != [value]}
     for key, value in stale.items():
         git.ask("config", f"--{scope.value}", "--replace-all", key, value)
-    return Outcome(scope, tuple(wanted), bool(stale))
+    hooks = hooks_here()
+    changed = hooks is not None and hooks.install()
+    return Outcome(scope, tuple(wanted), bool(stale) or changed, None if hooks is None else hooks.path)
 
 
 def uninstall(scope: Scope) -> Outcome:
@@ -60,7 +65,16 @@ def uninstall(scope: Scope) -> Outcome:
         git.ask("config", f"--{scope.value}", "--unset-all", key)
     if scope is Scope.LOCAL:
         _remove_own_launcher(present.get("filter.theta.process", []))
-    return Outcome(scope, keys, bool(keys))
+    hooks = hooks_here()
+    elsewhere = git.try_ask("config", "--get", COMMAND_KEY) is not None
+    changed = hooks is not None and not elsewhere and hooks.uninstall()
+    return Outcome(scope, keys, bool(keys) or changed)
+
+
+def hooks_here() -> Hooks | None:
+    """The folder in which git looks for the hooks of the repository here; None outside of any."""
+    folder = git.try_ask("rev-parse", "--git-path", "hooks")
+    return None if folder is None else Hooks(Path.cwd() / os.fsdecode(folder.removesuffix(b"\n")))
 
 
 def _wanted(launcher: str) -> Mapping[str, str]:
@@ -76,12 +90,13 @@ def _wanted(launcher: str) -> Mapping[str, str]:
         "merge.theta.driver": f"{_literal(command)} merge-driver %O %A %B %P",
         "merge.theta.recursive": "binary",
         "diff.theta.textconv": f"{command} textconv",
+        COMMAND_KEY: command,
     }
 
 
 def _present(scope: Scope) -> dict[str, list[str]]:
     """The values of all keys called theta in the scope's file; empty when there is none."""
-    pattern = r"^(filter|merge|diff)\.theta\."
+    pattern = r"^((filter|merge|diff)\.theta\.|theta\.command$)"
     # 1: no key or no file; anything else (no repository, no HOME, bad syntax) is for git to explain
     listing = git.ask("config", f"--{scope.value}", "-z", "--get-regexp", pattern, statuses=(0, 1))
     values: dict[str, list[str]] = {}

@@ -50,7 +50,7 @@ class Known:
             return None
         if pointer is None or (pointer.digest, pointer.size) != (digest, size):
             return None
-        return text if all(self.workspace.store.holds(oid, size) for oid, size in pointer.objects.items()) else None
+        return text if all(self.workspace.store.freshen(oid, size) for oid, size in pointer.objects.items()) else None
 
 
 def memo_key(digest: str, fingerprint: str) -> str:

@@ -82,6 +82,11 @@ class History:
             self._counters.add(f"blobs_read.{found.source}")
             return found.data
 
+    def has(self, oid: str) -> bool:
+        """Whether git has this object, of whatever kind, here."""
+        with self._lock:
+            return self._objects.has(oid)
+
     def pointer(self, blob_id: str, *, fetch: bool = True) -> Pointer | None:
         """The pointer that a blob is; None when the blob is not to be had or is no pointer. Raises PointerError.
 

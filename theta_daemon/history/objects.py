@@ -24,6 +24,7 @@ from theta_daemon.invocation import Invocation
 
 _ID_LENGTHS: Final = {"sha1": 40, "sha256": 64}
 _HEX: Final = re.compile(r"[0-9a-f]+")
+_ANY_BYTES: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,14 @@ class Objects:
         if not self.replaced and object_id(self._format, kind, data) != oid:
             return None
         return GitObject(kind, data, "cat_file")
+
+    def has(self, oid: str) -> bool:
+        """Whether git has the object here; a partial clone's remote is not asked."""
+        if not self.well_formed(oid):
+            return False
+        if self._odb is not None and pygit2.Oid(hex=oid) in self._odb:
+            return True
+        return not (self._odb is not None and self._partial) and self._cat_file.read(oid, _ANY_BYTES) is not None
 
     def close(self) -> None:
         """End the child and let go of the packs."""

@@ -122,16 +122,54 @@ class LfsStore(ObjectStore):
                     if OBJECT_ID.fullmatch(oid) and path == _place(self.root, oid) and path.is_file():
                         yield oid
 
-    def remove(self, oid: str) -> bool:
-        """Delete the object from the root; False when it is not there. For prune, which knows that nobody needs it."""
+    def freshen(self, oid: str, size: int | None = None) -> bool:
+        """Tell a concurrent prune that the object is needed from now on; False when it is not here (with that size).
+
+        For who is about to name an object that may have been nobody's: found first, it could be gone a moment later.
+        """
         path = self.path(oid)
         try:
-            path.unlink()
+            os.utime(path)
+        except (FileNotFoundError, NotADirectoryError):
+            pass  # an alternate may have it, which is not ours to tend
+        except PermissionError:
+            pass  # another user's object: then its age is all there is
+        except OSError as error:
+            raise store_error("look for object", path, error) from error
+        return self.has(oid) if size is None else self.holds(oid, size)
+
+    def remove(self, oid: str, older_than: float) -> bool:
+        """Delete the object from the root unless it was written or freshened since `older_than` (seconds of the epoch).
+
+        False when it was, or is not there. For prune. It is moved out of sight before its age is looked at for the last
+        time: who freshens it meanwhile finds it gone, or it is put back.
+        """
+        path = self.path(oid)
+        hidden = path.with_name(f"{_TEMPORARY_PREFIX}{oid}{_TEMPORARY_SUFFIX}")
+        try:
+            path.rename(hidden)
+            if hidden.stat().st_mtime >= older_than:
+                hidden.rename(path)
+                return False
+            hidden.unlink()
         except FileNotFoundError:
             return False
         except OSError as error:
             raise store_error("remove object", path, error) from error
         return True
+
+    def put_back(self) -> list[str]:
+        """Objects that a prune had moved out of sight when it was killed get their names back; which ones."""
+        found = []
+        for first in _entries(self.root, 2):
+            for second in _entries(first, 2):
+                for path in _entries(second, len(_TEMPORARY_PREFIX) + 64 + len(_TEMPORARY_SUFFIX)):
+                    oid = path.name.removeprefix(_TEMPORARY_PREFIX).removesuffix(_TEMPORARY_SUFFIX)
+                    if OBJECT_ID.fullmatch(oid) and second == _place(self.root, oid).parent:
+                        with suppress(FileNotFoundError):
+                            path.rename(_place(self.root, oid))
+                            found.append(oid)
+        return found
 
     def _files(self, oid: str) -> Iterator[tuple[Path, int]]:
         """The regular files under the object's name, and their sizes."""
