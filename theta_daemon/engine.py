@@ -42,6 +42,7 @@ from theta_daemon.store.modes import SharedMode, directory_mode, object_mode
 from theta_daemon.store.pack import Packs
 from theta_daemon.store.tensor_cache import TensorCache
 from theta_daemon.transfer import Transfer
+from theta_daemon.upkeep.hook import ensure
 
 _TRANSIENT_CACHE_BYTES: Final = 256 << 20
 """A process that ends with its git command remembers no more than this."""
@@ -231,3 +232,5 @@ class _Handler:
 
     def close(self) -> None:
         self._smudger.close()
+        if self._workspace.machinery.counters.get("cleans.built"):
+            ensure(self._workspace.repository, self._workspace.report)
