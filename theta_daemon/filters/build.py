@@ -161,7 +161,7 @@ class Build:
     def _here(self, plan: Plan, key: str) -> bool:
         """Whether all records on this value's chain are in the store: only the memo says that they ever were."""
         nodes = plan.chain(key, lambda _: False)
-        return all(self._workspace.store.has(node.ref.object) for node in nodes)
+        return all(self._workspace.store.freshen(node.ref.object) for node in nodes)
 
     def _skeleton(self, extents: Sequence[Extent], packing: Packing) -> SkeletonRef | _NewSkeleton | None:
         literals: list[Buffer] = []
