@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from theta_daemon.cli import add, cat, daemon, inspect, install, status, track
+from theta_daemon.cli import add, cat, daemon, init_checkpoint, inspect, install, status, track
 from theta_daemon.cli.exits import EPILOGUE
 from theta_daemon.cli.output import say
 
@@ -49,7 +49,16 @@ def options(
     """Options before the command."""
 
 
-for command in (install.install, install.uninstall, track.track, track.untrack, status.status, inspect.show, cat.cat):
+for command in (
+    install.install,
+    install.uninstall,
+    track.track,
+    track.untrack,
+    status.status,
+    inspect.show,
+    cat.cat,
+    init_checkpoint.init_checkpoint,
+):
     app.command(epilog=EPILOGUE)(command)
 app.command(epilog=EPILOGUE, context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})(
     add.add

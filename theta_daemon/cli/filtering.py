@@ -6,7 +6,7 @@ pointer that an add would store.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
@@ -33,6 +33,11 @@ class Filter:
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._smudger = Smudger(workspace)
+
+    @property
+    def workspace(self) -> Workspace:
+        """What the layers below work with."""
+        return self._workspace
 
     def spool(self) -> Spool:
         """An empty place for content, to be closed by the caller."""
@@ -64,9 +69,13 @@ class Filter:
 
 
 @contextmanager
-def filtering(*, skip_allowed: bool = False) -> Iterator[Filter]:
-    """The filter for the repository of the cwd. With `skip_allowed` the caller's theta.skipSmudge counts."""
+def filtering(*, skip_allowed: bool = False, env: Mapping[str, str] | None = None) -> Iterator[Filter]:
+    """The filter for the repository of the cwd. With `skip_allowed` the caller's theta.skipSmudge counts.
+
+    `env` is laid over the environment.
+    """
     invocation = caller()
+    invocation = replace(invocation, env={**invocation.env, **(env or {})})
     if not skip_allowed:
         invocation = replace(invocation, env={**invocation.env, **_NEVER_SKIP})
     engine = Engine(Settings.load(read_config(invocation), invocation.env, invocation.cwd))

@@ -182,7 +182,7 @@ class Encoder:
             _log.warning("update type %s failed", update.name, exc_info=True)
             return f"it failed ({type(error).__name__}: {error})"
         if encoded is None:
-            return "it does not hold exactly, or not at all"
+            return "it cannot hold these bits, or would not be smaller"
         if previous is not None and previous.parameter.chain_bytes + encoded.candidates[update.name] > spec.nbytes:
             return "the chain would be larger than the value"
         return encoded

@@ -26,11 +26,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from theta_daemon.errors import HintError, PointerError
 from theta_daemon.filters.adapters import WHOLE, Arrays, read_data
-from theta_daemon.filters.recipe import InitRule, Streams, expand, read_document, validated
+from theta_daemon.filters.recipe import Embedded, InitRule, Streams, expand, read_document, validated
 from theta_daemon.invocation import Invocation
 from theta_daemon.tensor import TensorSpec
 from theta_daemon.updates.base import Hint
 from theta_daemon.updates.floats import Array
+from theta_daemon.updates.random import read_recipe
 
 TYPE: Final = "GIT_THETA_UPDATE_TYPE"
 OPTIONS: Final = "GIT_THETA_UPDATE_OPTIONS"
@@ -91,13 +92,13 @@ class Hints:
     fingerprint: str = ""
 
     def for_file(self, pathname: bytes, specs: Mapping[str, TensorSpec]) -> dict[str, Hint]:
-        """The hints for the parameters of a file, given in file order. Raises HintError."""
+        """The hints for the parameters of a file, given in file order; none for empty ones. Raises HintError."""
         if not self.rules:
             return {}
         path = pathname.decode(errors="surrogateescape")
         found = {}
-        for name in specs:
-            for rule in self.rules:
+        for name, spec in specs.items():
+            for rule in self.rules if spec.elements else ():
                 arrays = rule.arrays(path, name)
                 if arrays is not None:
                     if WHOLE not in arrays:
@@ -126,14 +127,14 @@ class Hints:
         env = invocation.env
         if not any(env.get(variable) for variable in VARIABLES):
             return cls()
-        prefix = env.get("GIT_PREFIX", "")  # git runs filters at the top; this is where its user is
+        here = invocation.cwd / env.get("GIT_PREFIX", "")  # git runs filters at the top; this is where its user is
         seen = blake3("\0".join(env.get(variable, "") for variable in VARIABLES).encode(errors="surrogateescape"))
         rules: list[Rule] = []
         document = _Document(rule=())
         if env.get(HINTS):
-            document, rules = _read_rules(invocation.path(prefix + env[HINTS]), seen)
+            document, rules = _read_rules(here / env[HINTS], seen)
         if env.get(TYPE):
-            data = read_data(invocation.path(prefix + env[DATA]), seen) if env.get(DATA) else None
+            data = read_data(here / env[DATA], seen) if env.get(DATA) else None
             rules.append(Rule("*", "*", env[TYPE], _options(env.get(OPTIONS)), data))
         elif env.get(DATA) or env.get(OPTIONS):
             raise HintError(f"{DATA} or {OPTIONS} is set, but {TYPE} is not", f"set {TYPE} to the type they are for")
@@ -145,15 +146,23 @@ class Hints:
         return cls(tuple(rules), document.seed, document.streams, seen.hexdigest())
 
 
+def initial(recipe: Embedded, specs: Mapping[str, TensorSpec]) -> dict[str, Hint]:
+    """The hints that a recipe is. Raises HintError."""
+    rules = [Rule(rule.pattern, "*", rule.type, rule.options) for rule in recipe.rule]
+    return Hints(rules, recipe.seed, recipe.streams).for_file(b"", specs)
+
+
 def embedded(text: str | None, specs: Mapping[str, TensorSpec]) -> dict[str, Hint]:
     """The hints in a recipe that a checkpoint carries; none if it is not one. Comes from strangers: never raises."""
+    recipe = validated(text, len(specs))
     try:
-        document = validated(text, len(specs))
-        rules = [Rule(rule.pattern, "*", rule.type, rule.options) for rule in document.rule] if document else []
-        seed, streams = (document.seed, document.streams) if document else (None, "per-tensor")
-        return Hints(rules, seed, streams).for_file(b"", specs)
+        found = {} if recipe is None else initial(recipe, specs)
+        for hint in found.values():
+            if hint.update == "random":
+                read_recipe(hint.options)
     except HintError:
         return {}
+    return found
 
 
 def _options(text: str | None) -> Mapping[str, Any]:
