@@ -22,6 +22,7 @@ from theta_daemon import registry, session
 from theta_daemon.counters import Counters
 from theta_daemon.errors import ThetaError
 from theta_daemon.filters.clean import clean
+from theta_daemon.filters.expecting import ExpectingSpool, expected
 from theta_daemon.filters.hints import Hints
 from theta_daemon.filters.proven import LastingProven, ProvenPointers
 from theta_daemon.filters.rebuild import Machinery
@@ -219,7 +220,10 @@ class _Handler:
         self._smudger = Smudger(workspace)
 
     def open_sink(self, request: Request) -> Spool:
-        return Spool(self._workspace.repository.common_dir)
+        directory = self._workspace.repository.common_dir
+        if request.command is Command.CLEAN:
+            return ExpectingSpool(directory, lambda: expected(self._workspace, request.pathname))
+        return Spool(directory)
 
     def answer(self, request: Request, sink: Spool) -> session.Content | session.Delayed:
         if request.command is Command.CLEAN:

@@ -41,7 +41,7 @@ def clean(workspace: Workspace, pathname: bytes, spool: Spool) -> bytes:
 
 def _own_pointer(spool: Spool) -> bytes | None:
     """The content itself if it is a pointer (left in the work tree when smudging was skipped)."""
-    if spool.size > MAX_POINTER_BYTES or bytes(spool.read(0, min(len(PREFIX), spool.size))) != PREFIX:
+    if spool.size > MAX_POINTER_BYTES or not spool.startswith(PREFIX):
         return None
     text = bytes(spool.read(0, spool.size))
     if newer_version(text):

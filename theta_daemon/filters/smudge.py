@@ -62,7 +62,7 @@ class Smudger:
     def _pointer(self, payload: Spool) -> Wanted | None:
         """The pointer in the payload, unless it shall stay as it is."""
         blob, pointer = None, None
-        if payload.size <= MAX_POINTER_BYTES and bytes(payload.read(0, min(len(PREFIX), payload.size))) == PREFIX:
+        if payload.size <= MAX_POINTER_BYTES and payload.startswith(PREFIX):
             if self._workspace.settings.skip_smudge:
                 return None
             blob, pointer = self._workspace.history.pointer_of(bytes(payload.read(0, payload.size)))

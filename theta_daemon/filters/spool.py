@@ -75,6 +75,10 @@ class Spool(Source):
             return settled[offset : offset + length]
         return self._read_file(self._file.fileno(), offset, length)
 
+    def startswith(self, prefix: bytes) -> bool:
+        """Whether the payload starts with `prefix`."""
+        return self._size >= len(prefix) and bytes(self.read(0, len(prefix))) == prefix
+
     def close(self) -> None:
         """Give memory and file back; views that were handed out stay valid."""
         self._closed = True
@@ -95,11 +99,29 @@ class Spool(Source):
                 self._settled = memoryview(self._pending).toreadonly()
             return self._settled
 
+    def _spills(self) -> bool:
+        """Whether a payload that outgrows the memory goes to a file; a subclass may know that it need not be kept."""
+        return True
+
+    def _append(self, data: memoryview, seen: int) -> None:
+        """`write` for bytes of which the hash has seen the first `seen` (only where it has seen all bytes before them)."""
+        self._pending += data[:seen]
+        self._hashed = len(self._pending) if seen else self._hashed
+        self._size += seen
+        if len(self._pending) >= _BATCH_BYTES:
+            self._flush()
+        if seen < data.nbytes:
+            Spool.write(self, data[seen:])
+
     def _flush(self) -> None:
         with memoryview(self._pending) as view, view[self._hashed :] as fresh:
             self._hash.update(fresh)
         self._hashed = len(self._pending)
         if self._file is None and self._size <= self._limit:
+            return
+        if self._file is None and not self._spills():
+            self._pending = bytearray()
+            self._hashed = 0
             return
         try:
             if self._file is None:

@@ -1,0 +1,99 @@
+"""The spool that expects what the index has: it drops only what is proven, and gives back all else byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from blake3 import blake3
+from hypothesis import given
+from hypothesis import strategies as st
+
+from theta_daemon.errors import RecordError, StoreError
+from theta_daemon.filters.expecting import Expected, ExpectingSpool, Segment
+
+LIMIT = 1 << 20
+PIECES = [300, 1_500_000, 0, 77, 2_000_000, 500_000, 16]
+CONTENT = np.random.default_rng(1).bytes(sum(PIECES))
+
+
+class Store:
+    """The expected content, and how often it had to be read again."""
+
+    def __init__(self, *, damaged: bool = False) -> None:
+        self.reads = 0
+        self._damaged = damaged
+
+    def stream(self) -> Iterator[bytes]:
+        self.reads += 1
+        if self._damaged:
+            raise RecordError("object abc is damaged")
+        for start in range(0, len(CONTENT), 123_457):
+            yield CONTENT[start : start + 123_457]
+
+    def expectation(self) -> Expected:
+        segments = []
+        position = 0
+        for number, length in enumerate(PIECES):
+            part = CONTENT[position : position + length]
+            segments.append(Segment(length, blake3(part).hexdigest() if number % 2 else memoryview(part)))
+            position += length
+        return Expected(len(CONTENT), blake3(CONTENT).hexdigest(), segments, self.stream)
+
+
+def spooled(content: bytes, store: Store, directory: Path, step: int = 65_516) -> ExpectingSpool:
+    spool = ExpectingSpool(directory, store.expectation, LIMIT)
+    for start in range(0, len(content), step):
+        spool.write(memoryview(content)[start : start + step])
+    return spool
+
+
+def test_expected_content_needs_no_file_and_no_rebuilding(short_dir: Path) -> None:
+    store = Store()
+    spool = spooled(CONTENT, store, short_dir)
+    assert (spool.size, spool.hexdigest()) == (len(CONTENT), blake3(CONTENT).hexdigest())
+    assert spool.startswith(CONTENT[:17])
+    assert not spool.startswith(b"{" * 17)
+    assert spool.in_memory
+    assert store.reads == 0
+    spool.close()
+
+
+@given(
+    place=st.integers(0, len(CONTENT) - 1),
+    cut=st.sampled_from([None, 0, 1, 299, 300, 301, 1_500_300, 2_000_000, len(CONTENT) - 1]),
+    tail=st.binary(max_size=9),
+    step=st.sampled_from([65_516, 1, 777_777, 1 << 23]).filter(lambda step: step > 1),
+)
+def test_other_content_comes_back_byte_for_byte(
+    tmp_path_factory: pytest.TempPathFactory, place: int, cut: int | None, tail: bytes, step: int
+) -> None:
+    """Changed anywhere, cut anywhere, longer, in any steps: what was dropped is there again."""
+    content = bytearray(CONTENT[:cut])
+    if place < len(content):
+        content[place] ^= 1
+    content += tail
+    spool = spooled(bytes(content), Store(), tmp_path_factory.getbasetemp(), step)
+    assert spool.size == len(content)
+    assert spool.hexdigest() == blake3(content).hexdigest()
+    assert bytes(spool.read(0, len(content))) == bytes(content)
+    spool.close()
+
+
+def test_expected_content_can_still_be_read(short_dir: Path) -> None:
+    store = Store()
+    spool = spooled(CONTENT, store, short_dir)
+    assert bytes(spool.read(1_400_000, 1_000_000)) == CONTENT[1_400_000:2_400_000]
+    assert spool.hexdigest() == blake3(CONTENT).hexdigest()
+    assert store.reads == 1
+    spool.close()
+
+
+def test_a_store_that_cannot_give_the_unchanged_part_is_an_error_and_no_wrong_content(short_dir: Path) -> None:
+    changed = bytearray(CONTENT)
+    changed[-1] ^= 1
+    with pytest.raises(StoreError, match="object abc is damaged") as caught:
+        spooled(bytes(changed), Store(damaged=True), short_dir).hexdigest()
+    assert caught.value.hint is not None
