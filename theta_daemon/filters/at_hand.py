@@ -23,9 +23,9 @@ class LostValueError(ThetaError):
 
 
 class AtHand:
-    """The planner's `at_hand`, and where the rebuilder finds what it said yes to. `disk` None: memory alone."""
+    """The planner's `at_hand`, and where the rebuilder finds what it said yes to. None: no values from there."""
 
-    def __init__(self, tensors: TensorCache, disk: DiskCache | None) -> None:
+    def __init__(self, tensors: TensorCache | None, disk: DiskCache | None) -> None:
         self.values: dict[str, memoryview] = {}
         self._tensors = tensors
         self._disk = disk
@@ -34,7 +34,7 @@ class AtHand:
     @classmethod
     def of(cls, values: dict[str, memoryview]) -> AtHand:
         """These values, by key, and nothing else."""
-        at_hand = cls(TensorCache(0), None)
+        at_hand = cls(None, None)
         at_hand.values = values
         return at_hand
 
@@ -42,7 +42,7 @@ class AtHand:
         """Whether the value need not be rebuilt."""
         if key in self.values or key in self._stored:
             return True
-        value = self._tensors.get(digest)
+        value = None if self._tensors is None else self._tensors.get(digest)
         if value is not None:
             self.values[key] = value
             return True
@@ -54,6 +54,13 @@ class AtHand:
     def stored(self, key: str) -> bool:
         """Whether the value is to be read from disk."""
         return key in self._stored
+
+    def moved(self, key: str, digest: str) -> bool:
+        """Whether a value that was just rebuilt is on disk now; from here on it is read from there."""
+        if self._disk is None or not self._disk.has(digest):
+            return False
+        self._stored[key] = digest
+        return True
 
     def recheck(self, specs: Mapping[str, TensorSpec]) -> None:
         """Look through these values on disk, so that the next plan counts on none that is damaged."""

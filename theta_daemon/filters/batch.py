@@ -64,7 +64,9 @@ class Prepared:
         self._anew: dict[bytes, Prepared] = {}
         self._lock = threading.Lock()
         machinery = workspace.machinery
-        self._at_hand = AtHand(machinery.tensors, machinery.disk if losses < _LOSSES else None)
+        self._at_hand = AtHand(
+            None if machinery.warms else machinery.tensors, machinery.disk if losses < _LOSSES else None
+        )
         self._walk(fetch=False)
         if any(isinstance(error, MissingHistoryError) for error in self._plan.failed.values()):
             self._walk(fetch=True)
@@ -75,6 +77,12 @@ class Prepared:
                 self.failed[pathname] = error
         self._rebuilder = Rebuilder(self._plan, machinery, self._at_hand, self._again if losses < _LOSSES else None)
         workspace.machinery.counters.add("plans")
+
+    def literals(self, pathname: bytes) -> list[memoryview]:
+        """The file's bytes between its parameters. Raises ThetaError."""
+        if pathname in self.failed:
+            raise self.failed[pathname]
+        return self._rebuilder.literals(self._plan.files[pathname])
 
     def stream(self, pathname: bytes) -> Iterator[Buffer]:
         """The file's bytes in order, checked as they appear. Raises ThetaError, at the latest after the last byte."""

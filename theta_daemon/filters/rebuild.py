@@ -72,6 +72,8 @@ class Machinery:
     """The caller's disk cache."""
     remembers: bool = False
     """Whether what is read from disk is worth keeping in memory: the process outlives its sessions."""
+    warms: bool = False
+    """Whether values are wanted on disk, not in memory: what is there only is rebuilt, and shared values wait on disk."""
 
 
 class CancelledSessionError(ThetaError):
@@ -163,7 +165,9 @@ class Rebuilder:
     def _works(self, file: FilePlan) -> Generator[_Work, None, None]:
         literals = self.literals(file)
         group = _Group(file)
-        ahead = self._opened_ahead(file)
+        stored = self._large_stored(file)
+        stored_keys = {key for key, _ in stored}
+        ahead = self._opened_ahead(stored)
         for literal, parameter, key in zip(literals, file.pointer.parameters, file.keys, strict=False):
             if literal.nbytes:
                 group.pieces.append(literal)
@@ -172,8 +176,7 @@ class Rebuilder:
             if spec.chunks > 1 and self._at_hand(key) is None:
                 yield self._submit_group(group)
                 group = _Group(file)
-                opened = next(ahead) if self._on_hand.stored(key) else None
-                yield from self._large_of(file, key, spec, opened)
+                yield from self._large_of(file, key, spec, next(ahead) if key in stored_keys else None)
                 continue
             group.pieces.append((key, spec))
             group.nbytes += spec.nbytes
@@ -266,13 +269,16 @@ class Rebuilder:
             raise LostValueError
         return self._again(file.pathname)
 
-    def _opened_ahead(self, file: FilePlan) -> Iterator[Future[CachedValue]]:
-        """The file's large values on disk in order, each checked by the pool while those before it are handed out."""
-        stored = [
+    def _large_stored(self, file: FilePlan) -> list[tuple[str, TensorSpec]]:
+        """The file's large values on disk, as they are now, in order."""
+        return [
             (key, parameter.spec)
             for parameter, key in zip(file.pointer.parameters, file.keys, strict=True)
             if parameter.spec.chunks > 1 and self._at_hand(key) is None and self._on_hand.stored(key)
         ]
+
+    def _opened_ahead(self, stored: list[tuple[str, TensorSpec]]) -> Iterator[Future[CachedValue]]:
+        """These values in order, each checked by the pool while those before it are handed out."""
         opening: deque[Future[CachedValue]] = deque()
         for key, spec in stored:
             opening.append(self.submit(self._on_hand.open, key, spec))
@@ -297,6 +303,7 @@ class Rebuilder:
         def finish() -> None:
             opened.still(digest)
             opened.close()
+            self._machinery.counters.add("disk_cache.hits")
             if whole is not None:
                 self._machinery.tensors.put(digest, whole)
 
@@ -389,7 +396,10 @@ class Rebuilder:
     def _compute(self, key: str, *, parallel: bool) -> memoryview:
         node = self._node(key)
         if node.digest is not None and (cached := self._machinery.tensors.get(node.digest)) is not None:
-            return self._fitting(cached, node.spec)
+            value = self._fitting(cached, node.spec)
+            if self._machinery.warms and key in self._kept:
+                self._keep(node.digest, value, node.spec.dtype.word_bytes)
+            return value
         chain, starts = self._chain(key)
         if not chain.chunked and node.spec.nbytes > _WHOLE_LIMIT_BYTES:
             raise RecordError(f"parameter {node.name!r}: {node.spec.nbytes} bytes are too many for {node.update!r}")
@@ -448,6 +458,8 @@ class Rebuilder:
 
     def _hold(self, node: Node, value: memoryview) -> None:
         if not self._shared(node.key) or not self._may_hold(node):
+            return
+        if self._machinery.warms and node.digest is not None and self._on_hand.moved(node.key, node.digest):
             return
         with self._lock:
             self._values[node.key] = value
