@@ -1,4 +1,5 @@
-"""`git theta show` and `ls-files`: what git stores instead of checkpoints. Only pointers are read, no object."""
+"""`git theta show` and `ls-files`: what git stores instead of checkpoints. Only pointers are read, no object
+(but for `show --explain`)."""
 
 from __future__ import annotations
 
@@ -22,9 +23,12 @@ def show(
     name: Annotated[str, typer.Argument(metavar="[REV:]PATH", help="A file of the index, or of a revision.")],
     *,
     json: Json = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say why each parameter is stored as it is, and what else it could be.")
+    ] = False,
 ) -> int:
     """Show a checkpoint's parameters: dtype, shape, update, depth, bytes stored and raw."""
-    from theta_daemon.cli import revisions
+    from theta_daemon.cli import explained, revisions
     from theta_daemon.cli.caller import open_history
 
     found = revisions.find(name)
@@ -35,6 +39,10 @@ def show(
             f"{shown(name)} is not a checkpoint's pointer, git holds the file as it is",
             "track it, then: git add --renormalize",
         )
+    if explain:
+        reasons = explained.explained(name, found, pointer)
+        say_json(explained.as_json(reasons)) if json else explained.print_table(reasons)
+        return DONE
     if json:
         say_json(_json(pointer, found.blob))
         return DONE

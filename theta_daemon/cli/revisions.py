@@ -12,10 +12,11 @@ from theta_daemon.errors import ThetaError
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A blob and the path (from the top of the work tree) under which it was asked for."""
+    """A blob and the path (from the top of the work tree) under which it was asked for; of a `revision`, or the index."""
 
     blob: str
     path: bytes
+    revision: bool = False
 
 
 def find(name: str) -> Named:
@@ -43,7 +44,7 @@ def find(name: str) -> Named:
         path = path[2:]
     if inside and path.startswith((b"./", b"../")):
         path = os.path.normpath(git.prefix() + path)
-    return Named(_blob(blob, name), path)
+    return Named(_blob(blob, name), path, bool(revision) and revision not in {"0", "1", "2", "3"})
 
 
 def _blob(answer: bytes, name: str) -> str:

@@ -45,13 +45,22 @@ class Build:
     """One new pointer in the making."""
 
     def __init__(
-        self, workspace: Workspace, pathname: bytes, spool: Spool, known: Known, format_name: str | None = None
+        self,
+        workspace: Workspace,
+        pathname: bytes,
+        spool: Spool,
+        known: Known,
+        format_name: str | None = None,
+        *,
+        alone: bool = False,
     ) -> None:
+        """`alone`: of self-contained records only, for a pointer without previous ones."""
         self._workspace = workspace
         self._pathname = pathname
         self._spool = spool
         self._known = known
         self._format_name = format_name
+        self._alone = alone
         self._pool = workspace.machinery.pool
         self._encoder = Encoder(workspace.registry, self._pool, workspace.settings.max_depth)
         self._planner = Planner(lambda _key, _digest: False)
@@ -96,7 +105,7 @@ class Build:
     def _read_hints(self, format_name: str, extents: Sequence[Extent]) -> None:
         """What the caller says, and for parameters of which the caller says nothing what the checkpoint itself does."""
         specs = {extent.name: extent.spec for extent in extents}
-        self._hints = self._workspace.hints().for_file(self._pathname, specs)
+        self._hints = {} if self._alone else self._workspace.hints().for_file(self._pathname, specs)
         if format_name != Safetensors.name:
             return
         text, order = metadata(self._spool, METADATA_KEY)
@@ -151,6 +160,8 @@ class Build:
             key = value_key(digest, extent.spec)
             found = self._planner.shortest(key)
             if found is None or not (found.previous is None or found.previous in self._commits):
+                continue
+            if self._alone and found.previous is not None:
                 continue
             if digest not in heads and not _follows(found, self._hints.get(extent.name)):
                 continue  # the index or the memo has it in a form that the caller now wants another for
@@ -218,7 +229,7 @@ class Build:
         return [draft for draft in drafts if draft is not None]
 
     def _previous(self, before: Parameter | None, extent: Extent, rebuilder: Rebuilder) -> Previous | None:
-        if before is None or self._known.head is None or before.spec != extent.spec:
+        if before is None or self._known.head is None or before.spec != extent.spec or self._alone:
             return None
         key = value_key(before.digest, before.spec)
         if self._planner.gap(key) is not None:
