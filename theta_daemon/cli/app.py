@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from theta_daemon.cli import add, cat, daemon, init_checkpoint, inspect, install, squash, status, track
+from theta_daemon.cli import add, cat, daemon, init_checkpoint, inspect, install, squash, status, track, warm
 from theta_daemon.cli.exits import EPILOGUE
 from theta_daemon.cli.output import say
 
@@ -58,6 +58,7 @@ for command in (
     inspect.show,
     cat.cat,
     init_checkpoint.init_checkpoint,
+    warm.warm,
     squash.squash,
 ):
     app.command(epilog=EPILOGUE)(command)
