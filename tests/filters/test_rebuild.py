@@ -15,7 +15,7 @@ from tests.filters.sessions import Sessions
 from tests.git.models import Model, model
 from tests.gitrepo import GitRepo
 from theta_daemon.errors import ThetaError
-from theta_daemon.filters import rebuild
+from theta_daemon.filters import batch, rebuild
 from theta_daemon.tensor import CHUNK_WORDS
 
 
@@ -55,6 +55,28 @@ def test_any_budget_gives_the_same_bytes(git: GitRepo, monkeypatch: pytest.Monke
             expected = {f"{name}-{number}": text for number in range(6) for name, text in data[number].items()}
             assert other.check_out(mixed) == expected
             other.engine.close()
+
+
+def test_large_files_are_streamed_and_small_ones_proven_first(git: GitRepo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files in groups, then the large ones, the failing one last; everything that can be right is."""
+    sessions = Sessions.new(git)
+    small = {f"s{index}": model(index).bytes() for index in range(5)}
+    large = {f"a{index}": model(index, rows=400).bytes() for index in range(3)}
+    sessions.commit(**small, **large)
+    bad = Model({"x": np.random.default_rng(3).standard_normal(50)}).bytes()
+    before = set(sessions.objects)
+    sessions.commit(m=bad)
+    (alone,) = set(sessions.objects) - before
+    texts = {name: git.blob(name) for name in ("m", *large, *small)}
+    monkeypatch.setattr(batch, "PROVE_BYTES", len(small["s0"]) * 2 + 100)
+    sessions.forget()
+    overwrite(alone, bytes(200))
+    found = sessions.check_out(texts)
+    error = found.pop("m")
+    assert found == {**small, **large}
+    assert list(found) == [*small, *large]
+    assert isinstance(error, ThetaError)
+    assert alone.name in error.message
 
 
 def test_many_sessions_at_once(git: GitRepo) -> None:

@@ -134,6 +134,29 @@ def test_the_history_is_gone_altogether(chain: Chain, short_dir: Path) -> None:
     assert returned.parameters == pointer(chain.repo, "main").parameters
 
 
+def test_a_pointer_names_all_that_it_needs(chain: Chain, short_dir: Path) -> None:
+    """A pointer, the objects that it lists, and nothing else in the world: the checkpoint comes back."""
+    for number in (19, 12, 5):
+        text = chain.repo.blob("m", chain.commits[number])
+        found = parse(text)
+        assert found is not None
+        path = short_dir / f"alone-{number}"
+        path.mkdir()
+        alone = GitRepo(path)
+        alone("init", "-q")
+        alone.commit("one", m=text)  # no attribute yet: git stores what it is given
+        for oid, size in found.objects.items():
+            place = Path(".git", "lfs", "objects", oid[:2], oid[2:4], oid)
+            (path / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(chain.repo.path / place, path / place)
+            assert (path / place).stat().st_size == size
+        alone.write(".gitattributes", b"m filter=theta -text\n")
+        (path / "m").unlink()
+        alone("checkout", "--", "m")
+        assert alone.read("m") == chain.data[number]
+        assert alone.status() == "?? .gitattributes"
+
+
 def test_a_shallow_clone_that_grows(chain: Chain, short_dir: Path) -> None:
     """After --deepen and --unshallow the older versions are there and right."""
     destination = short_dir / "shallow"
