@@ -6,7 +6,7 @@ import logging
 import traceback
 from pathlib import Path
 
-from theta_daemon.errors import ThetaError
+from theta_daemon.errors import ThetaError, steady
 
 log = logging.getLogger(__name__)
 
@@ -20,12 +20,12 @@ def explain(error: BaseException) -> str:
         return error.describe()
     log.info("unexpected error", exc_info=error)
     if isinstance(error, OSError):
-        return str(error)
+        return steady(str(error))
     if isinstance(error, MemoryError):
         return "out of memory\n  remedy: fewer workers (theta.workers) or a smaller cache (theta.tensorCache)"
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"internal error: {type(error).__name__}: {error}{place}"
+    return steady(f"internal error: {type(error).__name__}: {error}{place}")
 
 
 def printable(pathname: bytes) -> str:

@@ -12,6 +12,16 @@ DAMAGED: Final = "an object is damaged: run `git theta fsck --repair`, or remove
 """The remedy for bytes that are not what they should be, unless who finds them knows a better one."""
 
 
+_SHOWN_CHARACTERS: Final = 4000
+
+
+def steady(text: str) -> str:
+    """`text` for a terminal: lines without control characters, whatever names from strangers are in it, and not endless."""
+    if len(text) > _SHOWN_CHARACTERS:
+        text = f"{text[:_SHOWN_CHARACTERS]} …"
+    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
+
+
 class ThetaError(Exception):
     """What went wrong, and what to do about it. Every error of this package derives from it."""
 
@@ -26,7 +36,8 @@ class ThetaError(Exception):
 
     def describe(self) -> str:
         """One or two lines for a person."""
-        return self.message if self.hint is None else f"{self.message}\n  remedy: {self.hint}"
+        message = steady(self.message)
+        return message if self.hint is None else f"{message}\n  remedy: {steady(self.hint)}"
 
 
 class PointerError(ThetaError):

@@ -25,10 +25,11 @@ from dataclasses import field
 from typing import Annotated, Any, Final, Literal
 
 from blake3 import blake3
-from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic import ConfigDict, FailFast, Field, StringConstraints, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from theta_daemon.errors import PointerError
+from theta_daemon.jsonbounds import first_error, too_much
 from theta_daemon.tensor import DTYPES, MAX_BYTES, TensorSpec
 
 VERSION: Final[Literal[1]] = 1
@@ -81,7 +82,7 @@ class Parameter:
 
     name: str
     dtype: str
-    shape: Annotated[tuple[_Count, ...], Field(max_length=64)]
+    shape: Annotated[tuple[_Count, ...], Field(max_length=64), FailFast()]
     digest: _Hex64
     update: _Word
     object: _Hex64
@@ -140,7 +141,7 @@ class Pointer:
     lineage: RecordRef | None
     history: dict[_GitId, _GitId]
     objects: dict[_Hex64, _Count]
-    parameters: tuple[Parameter, ...]
+    parameters: Annotated[tuple[Parameter, ...], FailFast()]
     version: Annotated[Literal[1], Field(validation_alias="theta-pointer")] = VERSION
     seal: _Hex64 | None = field(default=None, repr=False, compare=False)
     by_name: Mapping[str, Parameter] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -193,6 +194,8 @@ def newer_version(text: bytes) -> bool:
     match = re.match(rb'\{"theta-pointer":([0-9]{1,9})[,}]', text)
     if match is None or int(match.group(1)) <= VERSION:
         return False
+    if too_much(text):
+        return False
     try:
         json.loads(text)
     except (ValueError, RecursionError):
@@ -209,19 +212,28 @@ def parse(text: bytes) -> Pointer | None:
         return None
     if newer_version(text):
         raise PointerError("field theta-pointer: this version is not known", "update theta-daemon")
+    if too_much(text):
+        raise PointerError("field the whole: more entries than a pointer may have", _MADE_BY_HAND)
+    head = text[:_HEAD_BYTES]
+    for name in _HEAD_FIELDS:
+        if b'"%b":' % name not in head:
+            # The parser would say so too, but with a copy of everything for each field that it misses.
+            raise PointerError(f"field {name.decode()}: is missing, or not at the start", _MADE_BY_HAND)
     try:
         pointer = _POINTER.validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        if first["type"] == "json_invalid":
+        where, what, kind = first_error(error)
+        if kind == "json_invalid":
             return None
-        where = ".".join(str(part) for part in first["loc"]) or "the whole"
-        raise PointerError(f"field {where}: {first['msg']}", "the pointer was damaged or made by hand") from error
+        raise PointerError(f"field {where}: {what}", _MADE_BY_HAND) from error
     _check_seal(text)
     return pointer
 
 
+_HEAD_BYTES: Final = 2048
+_HEAD_FIELDS: Final = (b"format", b"size", b"digest", b"skeleton", b"lineage", b"history")
 _POINTER: Final = TypeAdapter(Pointer)
+_MADE_BY_HAND: Final = "the pointer was damaged or made by hand: take it from another commit"
 _SEAL_LINE: Final = b'"seal":"%s"}\n'
 
 

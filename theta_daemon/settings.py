@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -115,6 +116,17 @@ def usable_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@cache
+def most_memory_bytes() -> int:
+    """More than this no process of this machine can ever hold: its memory and its swap space."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 8 * total  # swap space that grows as it is needed (macOS)
+    return total + 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("SwapTotal:"))
 
 
 def memory_bytes() -> int:

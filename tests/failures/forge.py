@@ -28,10 +28,9 @@ def pack(repo: GitRepo, *records: Buffer) -> str:
     return writer.finish()[0]
 
 
-def parameter(oid: str, record: bytes, shape: Sequence[int], value: bytes | None = None, **fields: object) -> Parameter:
-    """A parameter called `p` whose record is the first of pack `oid`. `value`: what its digest is made of."""
-    digest = blake3(b"" if value is None else value).hexdigest()
-    made = Parameter("p", "U8", tuple(shape), digest, "dense", oid, 0, len(record))
+def parameter(oid: str, data: bytes, shape: Sequence[int], value: bytes, /, **fields: object) -> Parameter:
+    """A parameter called `p`, whose record `data` is the first of pack `oid`, with the digest of `value`."""
+    made = Parameter("p", "U8", tuple(shape), blake3(value).hexdigest(), "dense", oid, 0, len(data))
     return replace(made, **fields)  # type: ignore[arg-type]
 
 

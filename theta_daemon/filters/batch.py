@@ -25,6 +25,7 @@ from theta_daemon.filters.plan import Plan, Planner
 from theta_daemon.filters.rebuild import Rebuilder
 from theta_daemon.filters.workspace import Workspace
 from theta_daemon.pointer import Pointer
+from theta_daemon.settings import most_memory_bytes
 from theta_daemon.tensor import Buffer
 
 PROVE_BYTES: Final = 160 << 20
@@ -41,6 +42,19 @@ class Wanted:
 
     blob: str
     pointer: Pointer
+
+
+def too_large(pointer: Pointer) -> ThetaError | None:
+    """Why git cannot take this checkpoint: it holds each file that it writes in memory. A few bytes of a stranger's
+    pointer can stand for more than any machine has, and git would have to be killed.
+    """
+    limit = most_memory_bytes()
+    if pointer.size <= limit:
+        return None
+    return ThetaError(
+        f"the checkpoint has {pointer.size} bytes; git holds a file that it writes in memory, and there are {limit}",
+        "write it with `git theta cat REV:PATH --output FILE`",
+    )
 
 
 class Prepared:
@@ -173,18 +187,23 @@ class Prepared:
 
 
 class Batch:
-    """The delayed files of one round."""
+    """The delayed files of one round; `failed` are those whose pointers break a rule."""
 
-    def __init__(self, workspace: Workspace, files: Mapping[bytes, Wanted]) -> None:
+    def __init__(
+        self, workspace: Workspace, files: Mapping[bytes, Wanted], failed: Mapping[bytes, Exception] | None = None
+    ) -> None:
         self._workspace = workspace
         self._files = files
         self._sources: dict[bytes, Prepared | list[Buffer]] = {}
-        self._failed: dict[bytes, Exception] = {}
+        self._failed: dict[bytes, Exception] = dict(failed or {})
         self._nowhere: dict[str, ThetaError] = {}
         self._alone: set[bytes] = set()
         self._ahead: ThreadPoolExecutor | None = None
-        for pathname, error in self._plan_together().items():
-            self._plan_alone(pathname, error)
+        for pathname, wanted in files.items():
+            if (error := too_large(wanted.pointer)) is not None:
+                self._failed[pathname] = error
+        for pathname, why in self._plan_together().items():
+            self._plan_alone(pathname, why)
         good = [pathname for pathname in sorted(files) if pathname not in self._failed]
         small = [pathname for pathname in good if files[pathname].pointer.size <= PROVE_BYTES]
         self._large = [pathname for pathname in good if files[pathname].pointer.size > PROVE_BYTES]
@@ -197,7 +216,7 @@ class Batch:
 
     def next(self) -> list[bytes]:
         """The files to hand back now; empty when all have been."""
-        if len(self._files) == 1 and self._groups:
+        if len(self._files) == 1 and self._groups and not self._failed:
             # Nothing else could be spared by proving it first.
             return self._groups.pop()
         while self._groups or self._proving is not None:
@@ -231,11 +250,12 @@ class Batch:
 
     def _plan_together(self) -> Mapping[bytes, Exception]:
         """One plan for all files; those that fail in it, and why."""
+        files = {pathname: wanted for pathname, wanted in self._files.items() if pathname not in self._failed}
         try:
-            together = Prepared(self._workspace, self._files, self._nowhere)
+            together = Prepared(self._workspace, files, self._nowhere)
         except Exception as error:  # noqa: BLE001 - one file's doing; in plans of their own it alone fails
-            return dict.fromkeys(self._files, error)
-        self._sources.update(dict.fromkeys(self._files, together))
+            return dict.fromkeys(files, error)
+        self._sources.update(dict.fromkeys(files, together))
         return together.failed
 
     def _prove_next(self) -> list[bytes]:

@@ -33,7 +33,13 @@ from theta_daemon.pointer import SkeletonRef
 from theta_daemon.store.cache_writer import EntryWriter
 from theta_daemon.store.cached_value import CachedValue
 from theta_daemon.store.disk_cache import DiskCache
-from theta_daemon.store.skeleton import decode_skeleton, pack_literals, skeleton_digest, unpack_literals
+from theta_daemon.store.skeleton import (
+    MAX_RECORD_BYTES,
+    decode_skeleton,
+    pack_literals,
+    skeleton_digest,
+    unpack_literals,
+)
 from theta_daemon.store.tensor_cache import TensorCache
 from theta_daemon.tensor import Buffer, TensorSpec, Words, flat_bytes
 
@@ -213,6 +219,8 @@ class Rebuilder:
         record = self._machinery.records.record(skeleton.ref)
         if record.length != skeleton.stored:
             raise RecordError("the record's size is not the one in the pointer")
+        if record.length > MAX_RECORD_BYTES:
+            raise RecordError(f"{record.length} bytes are too many for a skeleton")
         literals = decode_skeleton(record.read(0, record.length), room, count)
         if skeleton_digest(literals) != skeleton.digest:
             raise DigestError("the rebuilt skeleton is not the one that was added", _DAMAGED)

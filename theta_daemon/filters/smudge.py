@@ -1,7 +1,8 @@
 """Smudge: from a pointer to its checkpoint, at once or with the whole checkout's batch.
 
-What is no pointer passes through unchanged. A valid pointer is delayed where git allows it, except where git may be writing
-out a conflict: it crashes when a filter then delays. Keyed by pathname, as git asks again by pathname.
+What is no pointer passes through unchanged. A pointer is delayed where git allows it, except where git may be writing out a
+conflict: it crashes when a filter then delays. One that breaks a rule is delayed too, to fail after the good files: git dies
+at the first error. Keyed by pathname, as git asks again by pathname.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from protocol.events import Request
-from theta_daemon.filters.batch import Batch, Prepared, Wanted
+from theta_daemon.errors import ThetaError
+from theta_daemon.filters.batch import Batch, Prepared, Wanted, too_large
 from theta_daemon.filters.spool import Spool
 from theta_daemon.filters.workspace import Workspace
 from theta_daemon.pointer import MAX_POINTER_BYTES, PREFIX
@@ -25,6 +27,7 @@ class Smudger:
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._delayed: dict[bytes, Wanted] = {}
+        self._failed: dict[bytes, ThetaError] = {}
         self._batch: Batch | None = None
 
     def smudge(self, request: Request, payload: Spool) -> Iterator[Buffer] | None:
@@ -33,21 +36,31 @@ class Smudger:
             if self._batch is not None and request.pathname in self._batch:
                 return self._batch.content(request.pathname)
             return iter(())
-        wanted = self._pointer(payload)
+        try:
+            wanted = self._pointer(payload)
+        except ThetaError as error:
+            if not self._can_delay(request):
+                raise
+            self._failed[request.pathname] = error
+            return None
         if wanted is None:
             return _unchanged(payload)
-        if request.can_delay and not self._conflicting(request):
+        if self._can_delay(request):
             self._delayed[request.pathname] = wanted
             return None
+        impossible = too_large(wanted.pointer)
+        if impossible is not None:
+            raise impossible
         return Prepared(self._workspace, {request.pathname: wanted}).stream(request.pathname)
 
     def available(self) -> list[bytes]:
         """Delayed files that can be had now; empty when none is left, and the round is over."""
         if self._batch is None:
-            if not self._delayed:
+            if not self._delayed and not self._failed:
                 return []
             delayed, self._delayed = self._delayed, {}
-            self._batch = Batch(self._workspace, delayed)
+            failed, self._failed = self._failed, {}
+            self._batch = Batch(self._workspace, delayed, failed)
         pathnames = self._batch.next()
         if not pathnames:
             self.close()
@@ -72,6 +85,9 @@ class Smudger:
             )
             return None
         return Wanted(blob, pointer)
+
+    def _can_delay(self, request: Request) -> bool:
+        return request.can_delay and not self._conflicting(request)
 
     def _conflicting(self, request: Request) -> bool:
         """Whether git may be writing out a conflict: one that there is, or one that `checkout -m` brings back."""

@@ -83,6 +83,8 @@ class Workspace:
     def _lineage(self, ref: RecordRef) -> lineage.Lineage | None:
         try:
             record = self.machinery.records.record(ref)
+            if record.length > lineage.MAX_BYTES:
+                return None
             found = lineage.decode(record.read(0, record.length))
         except ThetaError:
             return None

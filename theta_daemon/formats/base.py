@@ -13,6 +13,8 @@ from json.encoder import encode_basestring
 from typing import ClassVar, Final
 
 from theta_daemon.errors import FormatError
+from theta_daemon.jsonbounds import MAX_BRACKETS, MAX_COMMAS, MAX_FIELDS
+from theta_daemon.store.skeleton import MAX_BYTES as MAX_LITERAL_BYTES
 from theta_daemon.tensor import DTYPES, MAX_BYTES, Buffer, TensorSpec
 
 MAX_PARAMETERS: Final = 1 << 16
@@ -100,4 +102,10 @@ def checked(extents: Sequence[Extent], size: int) -> list[Extent]:
         found.append(extent)
     if spelled > MAX_NAME_BYTES:
         raise FormatError("the parameters' names and shapes are too long")
+    if size - sum(extent.spec.nbytes for extent in extents) > MAX_LITERAL_BYTES:
+        raise FormatError(f"more than {MAX_LITERAL_BYTES} bytes belong to no parameter")
+    names = [extent.name for extent in extents]
+    marks = [sum(name.count(mark) for name in names) for mark in "[{,:"]
+    if marks[0] + marks[1] > MAX_BRACKETS // 4 or marks[2] > MAX_COMMAS // 4 or marks[3] > MAX_FIELDS // 8:
+        raise FormatError("the parameters' names have more brackets, commas or colons than a pointer may have")
     return found

@@ -18,16 +18,20 @@ from typing import Annotated, Final, Literal
 
 import pydantic
 import zstandard
-from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic import ConfigDict, FailFast, Field, StringConstraints, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
 from theta_daemon.errors import RecordError
+from theta_daemon.jsonbounds import first_error, too_much
 from theta_daemon.pointer import MAX_DEPTH, Parameter
 from theta_daemon.tensor import Buffer
 
 LEVEL: Final = 9
 MAX_BYTES: Final = 64 << 20
 """No lineage is larger when decoded, whatever the caller allows."""
+
+MAX_NODES: Final = 3 << 19
+"""A checkpoint of 65,536 parameters may have a chain of 16 for each of them."""
 
 _REMEDY: Final = "fetch the object again, or the history of this repository (git fetch --unshallow)"
 
@@ -71,13 +75,14 @@ def decode(data: Buffer, max_bytes: int = MAX_BYTES) -> Lineage:
         if not 0 <= size <= min(max_bytes, MAX_BYTES):
             raise RecordError(f"lineage: {size} bytes when expanded, at most {max_bytes} can be right", _REMEDY)
         text = zstandard.ZstdDecompressor().decompress(data, max_output_size=size, allow_extra_data=False)
+        if too_much(text, brackets=MAX_NODES, commas=4 * MAX_NODES):
+            raise RecordError("lineage: more entries than a lineage may have", _REMEDY)
         wire = _ADAPTER.validate_json(text)
     except zstandard.ZstdError as error:
         raise RecordError(f"lineage: {error}", _REMEDY) from error
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the whole"
-        raise RecordError(f"lineage: field {where}: {first['msg']}", _REMEDY) from error
+        where, what, _ = first_error(error)
+        raise RecordError(f"lineage: field {where}: {what}", _REMEDY) from error
     return Lineage(_Chains(wire))
 
 
@@ -92,10 +97,10 @@ _Node = tuple[_Position, _Position, _Position, _Position | None]
 class _Wire:
     """The JSON object, checked field by field."""
 
-    objects: tuple[_Hex64, ...]
-    updates: tuple[_Word, ...]
-    nodes: tuple[_Node, ...]
-    parameters: tuple[tuple[str, _Position], ...]
+    objects: Annotated[tuple[_Hex64, ...], FailFast()]
+    updates: Annotated[tuple[_Word, ...], FailFast()]
+    nodes: Annotated[tuple[_Node, ...], FailFast()]
+    parameters: Annotated[tuple[tuple[str, _Position], ...], FailFast()]
     version: Annotated[Literal[1], Field(validation_alias="theta-lineage")] = 1
 
 

@@ -30,12 +30,20 @@ _LARGE_BYTES: Final = 64 << 20
 
 MAX_LITERALS: Final = 1 << 24
 
+MAX_BYTES: Final = 256 << 20
+"""All literals of a skeleton together: it is held in memory. A checkpoint with more of them is stored as opaque."""
+
+MAX_RECORD_BYTES: Final = MAX_BYTES + 8 * MAX_LITERALS + (4 << 20)
+"""A record may be this much larger than what it holds (zstd does not shrink everything)."""
+
 
 def encode_skeleton(literals: Sequence[Buffer]) -> bytes:
     """The record. Deterministic for a given zstd."""
     if not 1 <= len(literals) <= MAX_LITERALS:
         raise ValueError(f"a skeleton has 1 to {MAX_LITERALS} literals")
     total = sum(memoryview(literal).nbytes for literal in literals)
+    if total > MAX_BYTES:
+        raise ValueError(f"a skeleton has at most {MAX_BYTES} bytes")
     parts = list(pack_literals(literals))
     size = total + 8 * len(literals)
     compressor = zstandard.ZstdCompressor(level=_LEVEL if size <= _LARGE_BYTES else _FAST_LEVEL, write_checksum=False)
@@ -71,6 +79,8 @@ def decode_skeleton(data: Buffer, max_bytes: int, literals: int | None = None) -
         raise RecordError(f"skeleton has {count} literals where {literals} are needed")
     if total > max_bytes:
         raise RecordError(f"skeleton declares {total} bytes where the file has room for {max_bytes}")
+    if total > MAX_BYTES:
+        raise RecordError(f"skeleton declares {total} bytes, at most {MAX_BYTES} are possible")
     return unpack_literals(_inflate(view[_HEAD.size :], total + 8 * count), count)
 
 

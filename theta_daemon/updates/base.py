@@ -80,6 +80,10 @@ A chunked record is the chunks' parts, then one `<u4` length a chunk, then this:
 """
 
 
+_MAX_EXPANSION: Final = 8
+"""No chunk's part is so many times larger than a chunk: it is read into memory before it is looked at."""
+
+
 class ChunkedUpdate(Update):
     """An update type whose chunks are independent of each other."""
 
@@ -122,6 +126,8 @@ class _ChunkedDecoder(Decoder):
         *lengths, version, word_bytes, zero, chunks = struct.unpack(f"<{spec.chunks}I{CHUNK_TRAILER.format[1:]}", table)
         if (version, word_bytes, zero, chunks) != (1, spec.dtype.word_bytes, 0, spec.chunks):
             raise misfit
+        if max(lengths, default=0) > _MAX_EXPANSION * CHUNK_WORDS * word_bytes:
+            raise RecordError(f"{update.name} record has a chunk that is longer than any can be")
         self._offsets = [0]
         for length in lengths:
             self._offsets.append(self._offsets[-1] + length)
