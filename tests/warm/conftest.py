@@ -1,0 +1,63 @@
+"""One origin for all tests of this folder, copied for those that change it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import GITCONFIG
+from tests.git.conftest import daemon_dir, git_configuration
+from tests.gitrepo import GitRepo
+from tests.warm.machines import ATTRIBUTES, Origin, history
+
+__all__ = ["daemon_dir", "git_configuration"]
+
+VERSIONS = 6
+
+
+@pytest.fixture(scope="session")
+def recorded(git_configuration: str) -> Iterator[tuple[Path, list[bytes]]]:
+    """A repository of six versions of model.st."""
+    top = Path(tempfile.mkdtemp(prefix="w-", dir="/tmp"))
+    (top / ".gitconfig").write_text(GITCONFIG + git_configuration)
+    env = {
+        "HOME": str(top),
+        "PATH": os.environ["PATH"],
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "THETA_DAEMON": "never",
+        "LC_ALL": "C",
+    }
+    path = top / "origin"
+    versions = history(VERSIONS)
+
+    def git(*args: str, number: int = 0) -> None:
+        dates = {f"GIT_{who}_DATE": f"2026-01-0{number + 1}T00:00:00Z" for who in ("AUTHOR", "COMMITTER")}
+        subprocess.run(["git", *args], cwd=path, env={**env, **dates}, check=True, capture_output=True)
+
+    path.mkdir()
+    git("init", "-q")
+    (path / ".gitattributes").write_bytes(ATTRIBUTES)
+    (path / "notes.txt").write_text("no checkpoint\n" * 20)
+    for number, version in enumerate(versions):
+        (path / "model.st").write_bytes(version)
+        git("add", "-A", number=number)
+        git("commit", "-q", "-m", f"version {number}", number=number)
+    yield path, versions
+    shutil.rmtree(top)
+
+
+@pytest.fixture
+def origin(recorded: tuple[Path, list[bytes]], git_configuration: str, short_dir: Path) -> Origin:
+    """The test's own copy."""
+    path = short_dir / "origin"
+    shutil.copytree(recorded[0], path, symlinks=True)
+    home = short_dir / "home-origin"
+    home.mkdir()
+    (home / ".gitconfig").write_text(GITCONFIG + git_configuration)
+    return Origin(GitRepo(path, {"HOME": str(home)}), short_dir, GITCONFIG + git_configuration, recorded[1])
