@@ -1,0 +1,166 @@
+"""Checkpoints travel by git push and git clone alone, through every kind of remote; and what breaks on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+
+import pytest
+
+from tests.cli.theta import ok_json
+from tests.git.models import model
+from tests.gitrepo import GitRepo
+from tests.remotes.sites import GET_OBJECT, PUT_OBJECT, S3_ENV, Site, stored, versions
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def test_every_version_comes_back(site: Site) -> None:
+    """Pushed from A by `git push`, cloned in B: every version has the bytes that were added. A second push sends nothing."""
+    made = versions(site.here, model(), 5)
+    site.here("push", "-q", "origin", "main")
+    assert stored(site.objects) == stored(site.here.path / ".git/lfs/objects")
+    first = site.requests()
+    clone = site.clone()
+    for commit, data in made.items():
+        clone("checkout", "-q", commit)
+        assert sha256(clone.read("a.m")) == sha256(data)
+        assert clone.status() == ""
+    site.requests()
+    site.here.commit("text only", **{"readme.txt": b"text"})
+    site.here("push", "-q", "origin", "main")
+    assert [line for line in site.requests() if line.startswith("PUT")] == []
+    if site.kind in PUT_OBJECT:
+        assert any(line.startswith("PUT") for line in first)
+
+
+def test_a_clone_of_depth_one(site: Site, record_testsuite_property: Callable[[str, object], None]) -> None:
+    """The whole file, by lineage, in one round: each object is asked for once, and nothing else is missing afterwards."""
+    *_, (_, newest) = versions(site.here, model(), 6).items()
+    site.here("push", "-q", "origin", "main")
+    site.requests()
+    site.url = site.url if "://" in site.url else f"file://{site.bare}"  # git takes --depth for URLs only
+    clone = site.clone("--depth", "1")
+    assert clone.text("rev-list", "--count", "HEAD") == "1"
+    assert clone.read("a.m") == newest
+    assert clone.status() == ""
+    requests = site.requests()
+    record_testsuite_property(f"requests for a clone of depth 1 from {site.kind}", len(requests))
+    got = [line for line in requests if line.startswith("GET") and len(line.rsplit("/", 1)[1]) == 64]
+    assert len(got) == len(set(got))
+    if site.front is not None:
+        assert {line.rsplit("/", 1)[1] for line in got} == stored(clone.path / ".git/lfs/objects")
+    if site.kind == "http":
+        assert [line for line in requests if line.startswith("POST")] == ["POST /org/models.git/info/lfs/objects/batch"]
+    assert ok_json(clone, "fetch", "--json") == {"pointers": 1, "objects": 0, "bytes": 0, "rounds": 0, "failed": {}}
+
+
+@pytest.mark.parametrize("options", [["--filter=blob:none"], ["--single-branch", "--depth", "2"]])
+def test_clones_without_history(local: Site, options: list[str]) -> None:
+    """A partial and a shallow clone: the whole file, and then every file of every version that git can name."""
+    made = versions(local.here, model(), 6)
+    local.here("push", "-q", "origin", "main")
+    local.here("-C", str(local.bare), "config", "uploadpack.allowFilter", "true")
+    local.here("-C", str(local.bare), "config", "uploadpack.allowAnySHA1InWant", "true")
+    local.url = f"file://{local.bare}"
+    clone = local.clone(*options)
+    assert clone.read("a.m") == list(made.values())[-1]
+    assert clone.status() == ""
+    for commit in reversed(clone.text("rev-list", "HEAD").split()):
+        clone("checkout", "-q", commit, env={"THETA_DAEMON": "never"})
+        if commit in made:
+            assert clone.read("a.m") == made[commit]
+
+
+@pytest.mark.parametrize(
+    ("site", "fault"),
+    [
+        ("http", "drop"),
+        ("http", "truncate"),
+        ("http", "corrupt"),
+        ("http", 500),
+        ("http", 403),
+        ("s3", "drop"),
+        ("s3", 500),
+    ],
+    indirect=["site"],
+)
+def test_a_clone_over_a_connection_that_breaks(site: Site, fault: str | int) -> None:
+    """A clear error, nothing half-written, and the next try completes and asks only for what is missing."""
+    made = versions(site.here, model(), 3)
+    newest = list(made.values())[-1]
+    site.here("push", "-q", "origin", "main")
+    site.requests()
+    victim = max(stored(site.here.path / ".git/lfs/objects"))
+    assert site.front is not None
+    site.front.fault = lambda method, path: fault if method == "GET" and victim in path else None
+    done, clone = site.try_clone()
+    store = clone.path / ".git/lfs/objects"
+    assert done.returncode != 0
+    assert victim.encode() in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert victim not in stored(store)
+    for oid in stored(store):
+        assert sha256((store / oid[:2] / oid[2:4] / oid).read_bytes()) == oid
+    had = stored(store)
+    site.front.fault = lambda _method, _path: None
+    site.requests()
+    clone("checkout", "-q", "-f", "HEAD", "--", ".", env={"THETA_DAEMON": "never"})
+    assert clone.read("a.m") == newest
+    asked = {line.rsplit("/", 1)[1] for line in site.requests() if line.startswith("GET")}
+    assert not had & asked
+    assert victim in asked
+
+
+@pytest.mark.parametrize(("site", "fault"), [("http", 500), ("s3", 403)], indirect=["site"])
+def test_a_push_that_the_server_refuses(site: Site, fault: int) -> None:
+    """Git does not push the refs; the next push sends only what is missing."""
+    versions(site.here, model(), 3)
+    objects = stored(site.here.path / ".git/lfs/objects")
+    victim = max(objects)
+    assert site.front is not None
+    site.front.fault = lambda method, path: fault if method == "PUT" and victim in path else None
+    done = site.here.run("push", "-q", "origin", "main")
+    assert done.returncode != 0
+    assert b"Traceback" not in done.stderr
+    assert site.here("ls-remote", "origin") == b""
+    site.front.fault = lambda _method, _path: None
+    site.requests()
+    missing = objects - stored(site.objects)
+    site.here("push", "-q", "origin", "main")
+    sent = [line for line in site.requests() if line.startswith("PUT")]
+    assert len(sent) == len(missing)
+    assert stored(site.objects) >= objects
+
+
+def test_git_lfs_moves_our_objects(local: Site) -> None:
+    """Over file:// with the git-lfs client: it pushes and checks our objects as its own, and a clone finds them."""
+    site = local
+    made = versions(site.here, model(), 3)
+    objects = stored(site.here.path / ".git/lfs/objects")
+    site.here("remote", "set-url", "origin", f"file://{site.bare}")
+    listing = "".join(f"{oid}\n" for oid in sorted(objects)).encode()
+    site.here("lfs", "push", "--object-id", "origin", "--stdin", data=listing)
+    assert stored(site.objects) == objects
+    site.here("push", "-q", "--no-verify", "origin", "main")
+    assert site.clone().read("a.m") == list(made.values())[-1]
+
+
+def test_an_object_store_for_every_remote(here: GitRepo, local: Site) -> None:
+    """theta.remote stands alone: objects go to that folder, not to git's remote."""
+    folder = here.path.parent / "shared"
+    here("config", "--global", "theta.remote", f"file://{folder}")
+    versions(here, model(), 2)
+    here("push", "-q", "origin", "main")
+    assert stored(folder) == stored(here.path / ".git/lfs/objects")
+    assert stored(local.objects) == set()
+    assert local.clone().read("a.m") == here.read("a.m")
+
+
+def test_what_the_servers_need_is_not_inherited() -> None:
+    """The tests' credentials end with their servers."""
+    assert not set(S3_ENV) & set(os.environ)
+    assert GET_OBJECT.keys() == PUT_OBJECT.keys()
