@@ -45,7 +45,7 @@ class Site:
     ) -> tuple[subprocess.CompletedProcess[bytes], GitRepo]:
         self.clones += 1
         target = self.here.path.parent / f"clone-{self.clones}"
-        command = ["clone", "-q", *self.options, *options, self.url, target]
+        command = ["clone", "-q", *self.options, *options, self.url, str(target)]
         done = self.here.run(*command, env={"THETA_DAEMON": "never", **(env or {})}, cwd=target.parent)
         return done, GitRepo(target, self.here.env)
 

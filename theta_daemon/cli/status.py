@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from theta_daemon.cli.listing import Entry
     from theta_daemon.history.history import History
     from theta_daemon.pointer import Pointer
+    from theta_daemon.store.lfs import LfsStore
 
 _NAMED = 5
 """Parameters of a conflict that are named."""
@@ -38,16 +39,21 @@ class Change:
 
 
 def status(*, json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False) -> int:
-    """Show staged changes parameter by parameter, edited files, files stored raw, and objects missing here."""
+    """Show staged changes parameter by parameter, edited files, files stored raw, what a push would bring, and objects missing here."""
     from theta_daemon.cli import listing
-    from theta_daemon.cli.caller import open_history
+    from theta_daemon.cli.caller import STDERR, caller
+    from theta_daemon.depot import Depot
+    from theta_daemon.upkeep.unpushed import unpushed
 
     top = git.top_level()
     configured = git.try_ask("config", "filter.theta.process") is not None
-    with open_history() as history:
+    with Depot.open(caller(), STDERR) as depot:
+        history = depot.history
         entries = listing.entries(history, paths=(":/",))
         staged = [change for entry in entries if (change := _change(history, entry)) is not None]
-        missing = _missing(history, entries)
+        missing = _missing(depot.store, entries)
+        remote = depot.transfer.push_name()
+        ahead = unpushed(history, remote) if git.try_ask("config", f"remote.{remote}.url") else None
         conflicts = {_text(path): list(names) for path, names in listing.conflicts(history).items()}
     raw = [
         _text(entry.path)
@@ -68,6 +74,14 @@ def status(*, json: Annotated[bool, typer.Option("--json", help="Print JSON for 
                 "raw": raw,
                 "damaged": damaged,
                 "missing_objects": missing,
+                "to_push": None
+                if ahead is None
+                else {
+                    "remote": remote,
+                    "pointers": ahead.pointers,
+                    "objects": len(ahead.objects),
+                    "bytes": sum(ahead.objects.values()),
+                },
             }
         )
         return DONE
@@ -87,6 +101,11 @@ def status(*, json: Annotated[bool, typer.Option("--json", help="Print JSON for 
         say(f"  damaged pointer: {shown(path)}: {problem}")
     if missing:
         say(f"  {len(missing)} objects ({size(sum(missing.values()))}) are not here; a checkout fetches them")
+    if ahead is not None and ahead.pointers:
+        nbytes = size(sum(ahead.objects.values()))
+        say(
+            f"  to be pushed to {shown(remote)}: {ahead.pointers} checkpoint versions, {len(ahead.objects)} objects ({nbytes})"
+        )
     return DONE
 
 
@@ -118,13 +137,12 @@ def _summary(change: Change) -> str:
     return f"{', '.join(parts) or 'no parameter changed'}" + (f" ({kinds}; {size(change.stored)})" if kinds else "")
 
 
-def _missing(history: History, entries: list[Entry]) -> dict[str, int]:
-    """Objects that the index's pointers need and the local store lacks."""
-    root = history.repository.objects_dir
+def _missing(store: LfsStore, entries: list[Entry]) -> dict[str, int]:
+    """Objects that the index's pointers need and the local store lacks, or has cut short."""
     needed: dict[str, int] = {}
     for entry in entries:
         needed |= {} if entry.pointer is None else entry.pointer.objects
-    return {oid: nbytes for oid, nbytes in needed.items() if not (root / oid[:2] / oid[2:4] / oid).is_file()}
+    return {oid: nbytes for oid, nbytes in needed.items() if not store.holds(oid, nbytes)}
 
 
 def _has_content(entry: Entry) -> bool:

@@ -95,6 +95,7 @@ def track(patterns: Patterns = None, *, json: Json = False) -> int:
     if not patterns:
         return _list(json=json)
     effects = [_change(os.fsencode(pattern), wanted=True) for pattern in patterns]
+    _ensure_hook()
     if json:
         say_json([effect.json() for effect in effects])
     for effect in effects:
@@ -113,6 +114,14 @@ def track(patterns: Patterns = None, *, json: Json = False) -> int:
                 "git add --renormalize ."
             )
     return DONE
+
+
+def _ensure_hook() -> None:
+    from theta_daemon.cli.caller import caller
+    from theta_daemon.history.repository import Repository
+    from theta_daemon.upkeep.hook import ensure
+
+    ensure(Repository.discover(caller()), complain)
 
 
 def untrack(
