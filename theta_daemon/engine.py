@@ -24,8 +24,8 @@ from theta_daemon.errors import ThetaError
 from theta_daemon.filters.clean import clean
 from theta_daemon.filters.expecting import ExpectingSpool, expected
 from theta_daemon.filters.hints import Hints
+from theta_daemon.filters.machinery import Machinery
 from theta_daemon.filters.proven import LastingProven, ProvenPointers
-from theta_daemon.filters.rebuild import Machinery
 from theta_daemon.filters.smudge import Smudger
 from theta_daemon.filters.spool import Spool
 from theta_daemon.filters.workspace import Workspace

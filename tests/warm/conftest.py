@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.theta import SCRIPTS
 from tests.conftest import GITCONFIG
 from tests.git.conftest import daemon_dir, git_configuration
 from tests.gitrepo import GitRepo
-from tests.warm.machines import ATTRIBUTES, Origin, history
+from tests.warm.machines import ATTRIBUTES, Origin, Recorded, history
 
 __all__ = ["daemon_dir", "git_configuration"]
 
@@ -22,17 +23,12 @@ VERSIONS = 6
 
 
 @pytest.fixture(scope="session")
-def recorded(git_configuration: str) -> Iterator[tuple[Path, list[bytes]]]:
-    """A repository of six versions of model.st."""
+def recorded(git_configuration: str) -> Iterator[Recorded]:
+    """A repository of six versions of model.st, a clone of depth 1, and its cache. Nobody changes them."""
     top = Path(tempfile.mkdtemp(prefix="w-", dir="/tmp"))
     (top / ".gitconfig").write_text(GITCONFIG + git_configuration)
-    env = {
-        "HOME": str(top),
-        "PATH": os.environ["PATH"],
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "THETA_DAEMON": "never",
-        "LC_ALL": "C",
-    }
+    env = {"HOME": str(top), "PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}", "LC_ALL": "C"}
+    env |= {"GIT_CONFIG_NOSYSTEM": "1", "THETA_DAEMON": "never", "GIT_THETA_SKIP_SMUDGE": "1"}
     path = top / "origin"
     versions = history(VERSIONS)
 
@@ -48,16 +44,19 @@ def recorded(git_configuration: str) -> Iterator[tuple[Path, list[bytes]]]:
         (path / "model.st").write_bytes(version)
         git("add", "-A", number=number)
         git("commit", "-q", "-m", f"version {number}", number=number)
-    yield path, versions
+    git("clone", "-q", "--depth=1", f"file://{path}", "../clone")
+    git("-C", "../clone", "theta", "warm", "--cache-dir", str(top / "cache"))
+    shutil.rmtree(top / "clone" / ".git" / "lfs")
+    yield Recorded(path, versions, top / "clone", top / "cache")
     shutil.rmtree(top)
 
 
 @pytest.fixture
-def origin(recorded: tuple[Path, list[bytes]], git_configuration: str, short_dir: Path) -> Origin:
-    """The test's own copy."""
+def origin(recorded: Recorded, git_configuration: str, short_dir: Path) -> Origin:
+    """The test's own copy of the repository."""
     path = short_dir / "origin"
-    shutil.copytree(recorded[0], path, symlinks=True)
+    shutil.copytree(recorded.repository, path, symlinks=True)
     home = short_dir / "home-origin"
     home.mkdir()
     (home / ".gitconfig").write_text(GITCONFIG + git_configuration)
-    return Origin(GitRepo(path, {"HOME": str(home)}), short_dir, GITCONFIG + git_configuration, recorded[1])
+    return Origin(GitRepo(path, {"HOME": str(home)}), short_dir, GITCONFIG + git_configuration, recorded)

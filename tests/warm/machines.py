@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -92,26 +92,51 @@ class Machine:
 
 
 @dataclass(frozen=True)
+class Recorded:
+    """What is made once: the repository, its versions, a clone of depth 1 with pointers, and the cache of that clone's HEAD."""
+
+    repository: Path
+    versions: Sequence[bytes]
+    clone: Path
+    cache: Path
+
+
+@dataclass(frozen=True)
 class Origin:
     """The repository that is cloned, and every version of its file `model.st`, oldest first."""
 
     repo: GitRepo
     top: Path
     configuration: str
-    versions: Sequence[bytes] = field(default_factory=list)
+    recorded: Recorded
 
-    def machine(self, name: str, *options: str) -> Machine:
-        """A fresh machine: depth-1 clone, pointers in the work tree, filter installed, nothing fetched, nothing cached."""
+    @property
+    def versions(self) -> Sequence[bytes]:
+        return self.recorded.versions
+
+    def machine(self, name: str, *, warm: bool = False, whole: bool = False) -> Machine:
+        """A fresh machine: clone of depth 1 (or `whole`), pointers in the work tree, filter installed, nothing fetched.
+
+        `warm`: its cache is that of HEAD, else it has none.
+        """
         home = self.top / f"home-{name}"
         home.mkdir()
         (home / ".gitconfig").write_text(self.configuration)
-        env = {"HOME": str(home), "THETA_DAEMON": "never"}
         clone = self.top / name / "somewhere"
-        chosen = options or ("--depth=1",)
-        self.repo.run(
-            "clone", "-q", *chosen, f"file://{self.repo.path}", clone, env={**env, "GIT_THETA_SKIP_SMUDGE": "1"}
-        )
-        return Machine(GitRepo(clone, env), home)
+        machine = Machine(GitRepo(clone, {"HOME": str(home), "THETA_DAEMON": "never"}), home)
+        if whole:
+            self.clone(clone, machine.repo.env)
+        else:
+            shutil.copytree(self.recorded.clone, clone, symlinks=True)
+            machine.repo("remote", "set-url", "origin", f"file://{self.repo.path}")
+        if warm:
+            shutil.copytree(self.recorded.cache, machine.cache)
+        return machine
+
+    def clone(self, target: Path, env: Mapping[str, str], *options: str) -> None:
+        """A clone whose work tree has pointers."""
+        skip = {**env, "GIT_THETA_SKIP_SMUDGE": "1"}
+        self.repo("clone", "-q", *options, f"file://{self.repo.path}", target, env=skip)
 
     def hide(self) -> None:
         """No network: the repository is not where it was."""

@@ -20,8 +20,7 @@ def quiet(done: subprocess.CompletedProcess[bytes]) -> bool:
 
 def test_offline_after_warming(origin: Origin) -> None:
     """Depth-1 clone, warmed, objects lost, remote gone: the checkout gives the bytes that were added, status is clean."""
-    machine = origin.machine("a")
-    machine.warm()
+    machine = origin.machine("a", warm=True)
     machine.forget()
     origin.hide()
     assert quiet(machine.checkout())
@@ -32,7 +31,7 @@ def test_offline_after_warming(origin: Origin) -> None:
 
 def test_any_warmed_revision_is_there_whatever_its_depth(origin: Origin) -> None:
     """All six versions of a chain warmed at once: each comes back offline, from a clone whose objects are gone."""
-    machine = origin.machine("a", "--branch=main")
+    machine = origin.machine("a", whole=True)
     report = machine.warm("--depth", "6")
     assert (report["files"], report["files_warm"]) == (6, 6)
     machine.forget()
@@ -51,8 +50,7 @@ def test_the_daemon_uses_a_cache_that_another_job_filled(
     monkeypatch.setenv("CI", "1")
     monkeypatch.setenv("THETA_RUNTIME_DIR", str(daemon_dir))
     start_daemon(daemon_dir)
-    machine = origin.machine("a")
-    machine.warm()
+    machine = origin.machine("a", warm=True)
     machine.forget()
     origin.hide()
     env = {"THETA_DAEMON": "auto"}
@@ -73,8 +71,7 @@ def test_the_daemon_uses_a_cache_that_another_job_filled(
 
 def test_a_cache_saved_by_one_machine_serves_another(origin: Origin) -> None:
     """The folder copied as an archive to another HOME and path, with other owners and times, serves there."""
-    one, other = origin.machine("a"), origin.machine("b")
-    one.warm()
+    one, other = origin.machine("a", warm=True), origin.machine("b")
     archive = origin.top / "cache.tar"
     subprocess.run(["tar", "-C", one.cache, "-cf", archive, "."], check=True)
     place = other.home / "restored"
@@ -111,8 +108,7 @@ def test_without_a_cache_nothing_is_written(origin: Origin) -> None:
 @pytest.mark.parametrize("reading", ["true", "false"])
 def test_a_compressed_cache(origin: Origin, reading: str) -> None:
     """Compressed entries are smaller and give the same bytes, whatever the reader's own setting."""
-    raw, small = origin.machine("a"), origin.machine("b")
-    raw.warm()
+    raw, small = origin.machine("a", warm=True), origin.machine("b")
     small.warm(env={"THETA_CACHE_COMPRESSION": "true"})
     sizes = [sum(path.stat().st_size for path in machine.entries()) for machine in (raw, small)]
     assert sizes[1] < 0.95 * sizes[0]
@@ -124,7 +120,7 @@ def test_a_compressed_cache(origin: Origin, reading: str) -> None:
 
 def test_a_partly_warmed_checkout_fetches_only_what_it_lacks(origin: Origin) -> None:
     """A cache of the version before: the checkout rebuilds what has changed, on top of what the cache has."""
-    machine = origin.machine("a", "--branch=main")
+    machine = origin.machine("a", whole=True)
     machine.warm("HEAD~1")
     machine.forget()
     assert quiet(machine.checkout())
@@ -136,8 +132,7 @@ def test_a_partly_warmed_checkout_fetches_only_what_it_lacks(origin: Origin) -> 
 
 def test_values_that_two_repositories_share(origin: Origin) -> None:
     """What one repository's checkouts left in the user's cache serves another repository with the same values."""
-    machine = origin.machine("a")
-    machine.warm()
+    machine = origin.machine("a", warm=True)
     shutil.copytree(machine.repo.path, machine.repo.path.with_name("twin"))
     twin = Machine(type(machine.repo)(machine.repo.path.with_name("twin"), machine.repo.env), machine.home)
     twin.forget()

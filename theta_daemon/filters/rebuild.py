@@ -3,36 +3,31 @@
 Rules:
 - Small values are computed whole, large ones chunk by chunk; a file is never assembled in memory, and the bytes decoded
   ahead are bounded (`AHEAD_BYTES`).
-- A value that several files or updates need is computed once and held until its last reader has had it, as long as such
-  values stay within `HOLD_BYTES` beyond the tensor cache; beyond that it is computed again.
-- Every value with a known digest is checked before it is held, cached or its file is called complete. What comes from the
-  disk cache is checked before the first byte of it is handed out: a damaged entry costs time, never a checkout.
+- Every value with a known digest is checked before its file is called complete. What comes from the disk cache is checked
+  before the first byte of it is handed out: a damaged entry costs time, never a checkout.
 - What the disk cache has lost is had from a new plan (`again`), which does not count on it.
-- Nothing here waits while it holds a lock, and workers wait only for work that is running already.
+- Workers wait only for work that is running already (`values` says which values are held, and for whom).
 """
 
 from __future__ import annotations
 
-import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Final, ParamSpec, TypeVar
+from typing import Final
 
 import numpy as np
-from blake3 import blake3
 
-from theta_daemon.counters import Counters
 from theta_daemon.errors import DigestError, RecordError, ThetaError
 from theta_daemon.filters.at_hand import AtHand, LostValueError
-from theta_daemon.filters.chain import Chain, Records, Updates
+from theta_daemon.filters.chain import Chain
 from theta_daemon.filters.digests import OrderedDigest
-from theta_daemon.filters.plan import FilePlan, Node, Plan
+from theta_daemon.filters.machinery import Machinery
+from theta_daemon.filters.plan import FilePlan, Plan
+from theta_daemon.filters.values import Values, check, fitting
 from theta_daemon.pointer import SkeletonRef
-from theta_daemon.store.cache_writer import EntryWriter
 from theta_daemon.store.cached_value import CachedValue
-from theta_daemon.store.disk_cache import DiskCache
 from theta_daemon.store.skeleton import (
     MAX_RECORD_BYTES,
     decode_skeleton,
@@ -40,17 +35,10 @@ from theta_daemon.store.skeleton import (
     skeleton_digest,
     unpack_literals,
 )
-from theta_daemon.store.tensor_cache import TensorCache
-from theta_daemon.tensor import Buffer, TensorSpec, Words, flat_bytes
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from theta_daemon.tensor import Buffer, TensorSpec, flat_bytes
 
 AHEAD_BYTES: Final = 48 << 20
 """Decoded bytes that may wait for git to read them."""
-
-HOLD_BYTES: Final = 256 << 20
-"""Shared values that may be held outside the tensor cache."""
 
 _GROUP_BYTES: Final = 1 << 20
 """Small values are computed in groups of about this size."""
@@ -58,35 +46,7 @@ _GROUP_BYTES: Final = 1 << 20
 _OPENED_AHEAD: Final = 2
 """Large values of the disk cache that are checked while another one is handed out."""
 
-_WHOLE_LIMIT_BYTES: Final = 8 << 30
-"""Values that cannot be computed by chunks may not be larger."""
-
 _DAMAGED: Final = "an object is damaged: run `git theta fsck --repair`, or remove the object and fetch it again with `git theta fetch`"
-
-
-@dataclass(frozen=True, slots=True)
-class Machinery:
-    """What all rebuilding in a process shares. `cancelled` is a session's."""
-
-    pool: ThreadPoolExecutor
-    tensors: TensorCache
-    records: Records
-    updates: Updates
-    counters: Counters
-    cancelled: threading.Event
-    disk: DiskCache | None = None
-    """The caller's disk cache."""
-    remembers: bool = False
-    """Whether what is read from disk is worth keeping in memory: the process outlives its sessions."""
-    warms: bool = False
-    """Whether values are wanted on disk, not in memory: what is there only is rebuilt, and shared values wait on disk."""
-
-
-class CancelledSessionError(ThetaError):
-    """The session is over: git or the client has gone."""
-
-    def __init__(self, message: str = "cancelled", hint: str | None = None) -> None:
-        super().__init__(message, hint)
 
 
 @dataclass(slots=True)
@@ -123,17 +83,11 @@ class Rebuilder:
         at_hand: AtHand,
         again: Callable[[bytes], Rebuilder] | None = None,
     ) -> None:
-        self._plan = plan
         self._machinery = machinery
         self._on_hand = at_hand
         self._again = again
-        self._values = at_hand.values
-        self._kept = {key for file in plan.files.values() for key in file.keys}
-        self._left = Counter(plan.uses)
-        self._held: set[str] = set()
-        self._held_bytes = 0
-        self._lock = threading.Lock()
-        self._flights: dict[str, Future[memoryview]] = {}
+        self._values = Values(plan, machinery, at_hand)
+        self.submit = machinery.submit
 
     def stream(self, file: FilePlan) -> Iterator[Buffer]:
         """The checkpoint's bytes in order. Raises ThetaError at the first value that cannot be rebuilt.
@@ -161,7 +115,7 @@ class Rebuilder:
 
     def chain(self, key: str) -> Chain:
         """The value `key` as something to read chunk by chunk; for clean, which compares."""
-        return self._chain(key)[0]
+        return self._values.chain(key)[0]
 
     def _hand_out(self, work: _Work) -> Iterator[Buffer]:
         yield from work.result()
@@ -179,7 +133,7 @@ class Rebuilder:
                 group.pieces.append(literal)
                 group.nbytes += literal.nbytes
             spec = parameter.spec
-            if spec.chunks > 1 and self._at_hand(key) is None:
+            if spec.chunks > 1 and self._values.at_hand(key) is None:
                 yield self._submit_group(group)
                 group = _Group(file)
                 yield from self._large_of(file, key, spec, next(ahead) if key in stored_keys else None)
@@ -212,7 +166,7 @@ class Rebuilder:
             raise error.within(f"skeleton, object {skeleton.object}") from error
         if sum(literal.nbytes for literal in literals) != room:
             raise RecordError(f"skeleton, object {skeleton.object}: its size does not fit the pointer's")
-        self._keep(skeleton.digest, b"".join(pack_literals(literals)), 1)
+        self._values.keep(skeleton.digest, b"".join(pack_literals(literals)), 1)
         return literals
 
     def _read_skeleton(self, skeleton: SkeletonRef, room: int, count: int) -> list[memoryview]:
@@ -232,12 +186,12 @@ class Rebuilder:
             if not isinstance(piece, tuple):
                 ready.append(piece)
                 continue
-            value = self._at_hand(piece[0])
+            value = self._values.at_hand(piece[0])
             if value is None:
                 return _Work(group.nbytes, self.submit(self._compute_group, group))
-            ready.append(self._fitting(value, piece[1]))
+            ready.append(fitting(value, piece[1]))
         keys = [piece[0] for piece in group.pieces if isinstance(piece, tuple)]
-        return _Work(group.nbytes, ready, lambda: self._consume(keys))
+        return _Work(group.nbytes, ready, lambda: self._values.consume(keys))
 
     def _compute_group(self, group: _Group) -> list[Buffer]:
         buffers: list[Buffer] = []
@@ -246,8 +200,8 @@ class Rebuilder:
                 buffers.append(piece)
                 continue
             key, spec = piece
-            buffers.append(self._fitting(self._value_of(group.file, key, spec), spec))
-            self._consume([key])
+            buffers.append(fitting(self._value_of(group.file, key, spec), spec))
+            self._values.consume([key])
         return buffers
 
     def _large_of(
@@ -267,7 +221,7 @@ class Rebuilder:
     def _value_of(self, file: FilePlan, key: str, spec: TensorSpec) -> memoryview:
         """One of the file's values as a whole."""
         try:
-            return self._value(key, spec)
+            return self._values.value(key, spec)
         except LostValueError:
             return self._anew(file)._value_of(file, key, spec)
 
@@ -282,7 +236,7 @@ class Rebuilder:
         return [
             (key, parameter.spec)
             for parameter, key in zip(file.pointer.parameters, file.keys, strict=True)
-            if parameter.spec.chunks > 1 and self._at_hand(key) is None and self._on_hand.stored(key)
+            if parameter.spec.chunks > 1 and self._values.at_hand(key) is None and self._on_hand.stored(key)
         ]
 
     def _opened_ahead(self, stored: list[tuple[str, TensorSpec]]) -> Iterator[Future[CachedValue]]:
@@ -309,7 +263,12 @@ class Rebuilder:
             return [view]
 
         def finish() -> None:
-            opened.still(digest)
+            try:
+                opened.still(digest)
+            except ThetaError as error:
+                raise LostValueError(
+                    "an entry of the disk cache was changed while it was read", "run the command again"
+                ) from error
             opened.close()
             self._machinery.counters.add("disk_cache.hits")
             if whole is not None:
@@ -321,17 +280,17 @@ class Rebuilder:
 
     def _large(self, key: str, spec: TensorSpec) -> Iterator[_Work]:
         """The work for a value of several chunks that is to be rebuilt."""
-        self._hold_shared(key, parallel=True)
-        node = self._node(key)
+        self._values.hold_shared(key, parallel=True)
+        node = self._values.node(key)
         if node.spec.nbytes != spec.nbytes:
             raise RecordError(f"parameter {node.name!r}: two sizes are recorded for digest {key}")
-        chain, starts = self._chain(key)
-        if not chain.chunked or (self._shared(key) and self._may_hold(node)):
-            value = self._single(key, spec, parallel=True)
-            yield _Work(0, [value], lambda: self._consume([key]))
+        chain, starts = self._values.chain(key)
+        if not chain.chunked or (self._values.shared(key) and self._values.may_hold(node)):
+            value = self._values.single(key, spec, parallel=True)
+            yield _Work(0, [value], lambda: self._values.consume([key]))
             return
-        whole = self._room_for(node)
-        writer = self._writer(node)
+        whole = self._values.room_for(node)
+        writer = self._values.writer(node)
         digest = OrderedDigest(node.spec.chunks)
 
         def compute(index: int, start: int, stop: int) -> list[Buffer]:
@@ -344,189 +303,15 @@ class Rebuilder:
             return [view]
 
         def finish() -> None:
-            self._check(node, digest.hexdigest())
+            check(node, digest.hexdigest())
             if node.digest is not None:
                 if whole is not None:
                     self._machinery.tensors.put(node.digest, whole.view(np.uint8).data)
                 if writer is not None and self._machinery.disk is not None:
                     self._machinery.disk.commit(node.digest, writer)
-            self._consume([key, *starts])
+            self._values.consume([key, *starts])
 
         for index, (start, stop) in enumerate(node.spec.spans()):
             nbytes = (stop - start) * node.spec.dtype.word_bytes
             after = finish if index == node.spec.chunks - 1 else None
             yield _Work(nbytes, self.submit(compute, index, start, stop), after)
-
-    def _value(self, key: str, spec: TensorSpec) -> memoryview:
-        """A whole value, computed in this thread unless another one is at it."""
-        if not self._on_hand.stored(key):
-            self._hold_shared(key, parallel=False)
-        return self._single(key, spec, parallel=False)
-
-    def _hold_shared(self, key: str, *, parallel: bool) -> None:
-        """Compute the values below `key` that others need as well, from the lowest up."""
-        for node in self._plan.chain(key, self._is_at_hand):
-            if node.key != key and self._shared(node.key) and self._may_hold(node):
-                self._single(node.key, node.spec, parallel=parallel)
-
-    def _single(self, key: str, spec: TensorSpec, *, parallel: bool) -> memoryview:
-        """A whole value; concurrent calls share one computation."""
-        with self._lock:
-            value = self._values.get(key)
-            flight = None if value is not None else self._flights.get(key)
-            mine: Future[memoryview] = Future()
-            if value is None and flight is None:
-                self._flights[key] = mine
-        if value is not None:
-            return value
-        if flight is not None:
-            return flight.result()
-        try:
-            value = self._read(key, spec) if self._on_hand.stored(key) else self._compute(key, parallel=parallel)
-        except BaseException as error:
-            mine.set_exception(error)
-            raise
-        else:
-            mine.set_result(value)
-            return value
-        finally:
-            with self._lock:
-                del self._flights[key]
-
-    def _read(self, key: str, spec: TensorSpec) -> memoryview:
-        """A whole value from disk. Raises LostValueError."""
-        value = self._on_hand.read(key, spec)
-        self._machinery.counters.add("disk_cache.hits")
-        if self._machinery.remembers:
-            self._machinery.tensors.put(key.partition(" ")[0], value)
-        return value
-
-    def _compute(self, key: str, *, parallel: bool) -> memoryview:
-        node = self._node(key)
-        if node.digest is not None and (cached := self._machinery.tensors.get(node.digest)) is not None:
-            value = self._fitting(cached, node.spec)
-            if self._machinery.warms and key in self._kept:
-                self._keep(node.digest, value, node.spec.dtype.word_bytes)
-            return value
-        chain, starts = self._chain(key)
-        if not chain.chunked and node.spec.nbytes > _WHOLE_LIMIT_BYTES:
-            raise RecordError(f"parameter {node.name!r}: {node.spec.nbytes} bytes are too many for {node.update!r}")
-        words = _empty(node)
-        if parallel and chain.chunked and node.spec.chunks > 1:
-            spans = list(node.spec.spans())
-            futures = [self.submit(chain.fill, node.spec, *span, words[slice(*span)]) for span in spans]
-            for future in futures:
-                future.result()
-        else:
-            chain.fill(node.spec, 0, node.spec.words, words)
-        view = words.view(np.uint8).data.toreadonly()
-        if node.digest is not None:
-            self._check(node, blake3(view).hexdigest())
-            self._machinery.tensors.put(node.digest, view)
-            if key in self._kept:
-                self._keep(node.digest, view, node.spec.dtype.word_bytes)
-        self._hold(node, view)
-        self._consume(starts)
-        return view
-
-    def _chain(self, key: str) -> tuple[Chain, list[str]]:
-        """The chain to `key`, and the key of the value it starts from, if it does not start from nothing.
-
-        Raises LostValueError.
-        """
-        with self._lock:  # one look: a value may be let go at any time
-            nodes = self._plan.chain(key, lambda key: key in self._values or self._on_hand.stored(key))
-            base = nodes[0].base if nodes else key
-            value = None if base is None else self._values.get(base)
-        start: memoryview | CachedValue | None = value
-        if nodes and value is not None:
-            start = self._fitting(value, nodes[0].spec)
-        elif nodes and base is not None:
-            start = self._on_hand.open(base, nodes[0].spec)
-        machinery = self._machinery
-        chain = Chain(nodes, start, machinery.records, machinery.updates, machinery.counters)
-        return chain, [] if base is None else [base]
-
-    def _node(self, key: str) -> Node:
-        return self._plan.nodes[key]
-
-    def _shared(self, key: str) -> bool:
-        return self._plan.uses[key] > 1
-
-    def _is_at_hand(self, key: str) -> bool:
-        return self._on_hand.stored(key) or self._at_hand(key) is not None
-
-    def _at_hand(self, key: str) -> memoryview | None:
-        with self._lock:
-            return self._values.get(key)
-
-    def _may_hold(self, node: Node) -> bool:
-        tensors = self._machinery.tensors
-        return self._held_bytes + node.spec.nbytes <= HOLD_BYTES or node.spec.nbytes * 4 <= tensors.budget_bytes
-
-    def _hold(self, node: Node, value: memoryview) -> None:
-        if not self._shared(node.key) or not self._may_hold(node):
-            return
-        if self._machinery.warms and node.digest is not None and self._on_hand.moved(node.key, node.digest):
-            return
-        with self._lock:
-            self._values[node.key] = value
-            if node.key not in self._machinery.tensors:
-                self._held_bytes += value.nbytes
-                self._held.add(node.key)
-
-    def _consume(self, keys: list[str]) -> None:
-        """One reader of each of these values has had it; the last one lets it go."""
-        with self._lock:
-            for key in keys:
-                self._left[key] -= 1
-                if self._left[key] <= 0 and key in self._plan.nodes and key in self._values:
-                    value = self._values.pop(key)
-                    if key in self._held:
-                        self._held.remove(key)
-                        self._held_bytes -= value.nbytes
-
-    def _keep(self, digest: str, value: Buffer, word_bytes: int) -> None:
-        """Into the disk cache, if there is one. What goes wrong there is no concern of ours."""
-        if self._machinery.disk is not None:
-            self._machinery.disk.put(digest, value, word_bytes)
-
-    def _writer(self, node: Node) -> EntryWriter | None:
-        """For a value on its way into the disk cache."""
-        disk = self._machinery.disk
-        if disk is None or node.digest is None or disk.has(node.digest):
-            return None
-        return disk.writer(node.digest, node.spec.nbytes, node.spec.dtype.word_bytes)
-
-    def _room_for(self, node: Node) -> Words | None:
-        """An array for the whole value if the tensor cache would keep it."""
-        keep = node.digest is not None and node.spec.nbytes * 4 <= self._machinery.tensors.budget_bytes
-        return _empty(node) if keep else None
-
-    def _fitting(self, value: memoryview, spec: TensorSpec) -> memoryview:
-        if value.nbytes != spec.nbytes:
-            raise RecordError(f"a value of {value.nbytes} bytes is recorded where {spec.nbytes} are needed")
-        return value
-
-    def _check(self, node: Node, digest: str) -> None:
-        if digest != node.digest and node.digest is not None:
-            raise DigestError(
-                f"parameter {node.name!r}, object {node.ref.object}: the rebuilt value is not the one that was added"
-            )
-
-    def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """The call in the pool, unless the session is cancelled meanwhile."""
-
-        def run() -> T:
-            if self._machinery.cancelled.is_set():
-                raise CancelledSessionError
-            return call(*args, **kwargs)
-
-        return self._machinery.pool.submit(run)
-
-
-def _empty(node: Node) -> Words:
-    try:
-        return np.empty(node.spec.words, node.spec.dtype.word_dtype)
-    except MemoryError as error:
-        raise RecordError(f"parameter {node.name!r}: no memory for {node.spec.nbytes} bytes") from error

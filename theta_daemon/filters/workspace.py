@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from theta_daemon.errors import PointerError, ThetaError
 from theta_daemon.filters.hints import Hints
+from theta_daemon.filters.machinery import Machinery
 from theta_daemon.filters.plan import Plan, Planner
 from theta_daemon.filters.proven import Proven
-from theta_daemon.filters.rebuild import Machinery
 from theta_daemon.history import lineage
 from theta_daemon.history.history import History
 from theta_daemon.history.memo import Memo

@@ -74,13 +74,20 @@ class EntryWriter:
         try:
             if not self._failed:
                 self._finish()
-                self._temporary.replace(self._path)
+                self._take_place()
                 return True
         except OSError:
             pass
         finally:
             self.abort()
         return False
+
+    def _take_place(self) -> None:
+        try:
+            self._temporary.replace(self._path)
+        except IsADirectoryError:  # nothing of ours, nor of anybody's while it is empty
+            self._path.rmdir()
+            self._temporary.replace(self._path)
 
     def abort(self) -> None:
         """Throw away what was written, unless it was committed."""
