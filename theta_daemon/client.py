@@ -140,6 +140,7 @@ def _offer(connection: _socket.socket, build: str, environ: dict[bytes, bytes]) 
         connection.settimeout(ORPHAN_SECONDS)
         return _receive(connection, talk, parent).number("status") & 0xFF
     except Exception as error:
+        _signal.signal(_signal.SIGTERM, _signal.SIG_IGN)  # what there is to say is said now, and the end is near
         raise _GoneError from error
 
 
@@ -199,8 +200,8 @@ def _terminated(connection: _socket.socket) -> None:
 
     A dying process closes its pipes and sockets in no order that we could rely on, hence the patience.
     """
-    connection.settimeout(FAREWELL_SECONDS)
     try:
+        connection.settimeout(FAREWELL_SECONDS)
         if connection.recv(1, _socket.MSG_PEEK) == b"":
             _say(GONE)
     except OSError:

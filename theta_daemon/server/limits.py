@@ -1,6 +1,6 @@
 """What a process inherits and should not keep when it serves others: its starter's resource limits and processors.
 
-Soft limits are lifted to the hard ones. A starter whose hard limits or priority are lower than usual (a batch system, a
+Soft limits are lifted to the hard ones, but for core dumps: git would wait while the caches are written to disk. A starter whose hard limits or priority are lower than usual (a batch system, a
 `nice`d job) starts nothing for others: they would get its limits without knowing why.
 """
 
@@ -25,6 +25,7 @@ def lift() -> str | None:
         hard = resource.getrlimit(number)[1]
         with suppress(OSError, ValueError):  # macOS knows a hard limit of descriptors that it does not grant
             resource.setrlimit(number, (hard, hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if hasattr(os, "sched_setaffinity"):
         with suppress(OSError):
             os.sched_setaffinity(0, range(os.cpu_count() or 1))

@@ -45,7 +45,9 @@ def _take_crash(path: Path) -> str:
     file.seek(0)
     text = file.read(_CRASH_BYTES).decode(errors="replace")
     file.truncate(0)
-    faulthandler.enable(file)  # keeps the file open
+    # It keeps the file open. Only the thread that crashed: the others run on, and to walk their frames meanwhile can go
+    # round in circles, while git waits for our end.
+    faulthandler.enable(file, all_threads=False)
     return text
 
 
