@@ -30,14 +30,18 @@ def build(target: Path, nbytes: int, dtype: str = "F32", first: int = 0) -> None
     """A safetensors file of some `nbytes`, F32 or BF16; copies are counted from `first`, so that shards differ."""
     source = inputs.path("minilm")
     with tensors(source) as originals:
-        names = _names(originals, nbytes, 4 if dtype == "F32" else 2)
         width = 4 if dtype == "F32" else 2
+        names = _names(originals, nbytes, width)
+        known = shapes(source)
         header: dict[str, Any] = {}
         position = 0
         for copy, name in names:
             size = originals[name].size * width
-            shape = _shapes(source)[name]
-            header[f"{copy}.{name}"] = {"dtype": dtype, "shape": shape, "data_offsets": [position, position + size]}
+            header[f"{copy}.{name}"] = {
+                "dtype": dtype,
+                "shape": known[name],
+                "data_offsets": [position, position + size],
+            }
             position += size
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
@@ -102,7 +106,8 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
     return header, 8 + length
 
 
-def _shapes(path: Path) -> dict[str, list[int]]:
+def shapes(path: Path) -> dict[str, list[int]]:
+    """The shapes of a safetensors file's tensors by name."""
     return {name: entry["shape"] for name, entry in _header(path)[0].items()}
 
 
