@@ -88,7 +88,7 @@ class Report:
             f"tensors: {done.built} built ({size(done.built_bytes)}), {done.there} already there ({size(done.there_bytes)})",
             (
                 f"fetched: {counts.get('fetch.objects', 0)} objects ({size(counts.get('fetch.bytes', 0))}); "
-                f"pointers read: {counts.get('blobs_read', 0)}"
+                f"pointers read: {counts.get('pointers_parsed', 0)}"
             ),
             f"cache: {size(self.cache_bytes)} in {shown(self.folder)}",
         ]
@@ -113,6 +113,7 @@ class Report:
             "bytes_fetched": counts.get("fetch.bytes", 0),
             "fetch_rounds": counts.get("fetch.rounds", 0),
             "blobs_read": counts.get("blobs_read", 0),
+            "pointers_parsed": counts.get("pointers_parsed", 0),
             "updates_decoded": counts.get("updates_decoded", 0),
             "seconds": round(self.seconds, 3),
             "cache": self.folder,
