@@ -7,7 +7,22 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from theta_daemon.cli import add, cat, daemon, init_checkpoint, inspect, install, squash, status, track, warm
+from theta_daemon.cli import (
+    add,
+    cat,
+    daemon,
+    fetch,
+    fsck,
+    init_checkpoint,
+    inspect,
+    install,
+    prune,
+    push,
+    squash,
+    status,
+    track,
+    warm,
+)
 from theta_daemon.cli.exits import EPILOGUE
 from theta_daemon.cli.output import say
 
@@ -57,8 +72,13 @@ for command in (
     status.status,
     inspect.show,
     cat.cat,
-    init_checkpoint.init_checkpoint,
+    fetch.fetch,
+    fetch.pull,
+    push.push,
+    prune.prune,
+    fsck.fsck,
     warm.warm,
+    init_checkpoint.init_checkpoint,
     squash.squash,
 ):
     app.command(epilog=EPILOGUE)(command)

@@ -45,7 +45,7 @@ class Objects:
         self._format = repository.object_format
         self._id_length = _ID_LENGTHS.get(repository.object_format, 64)
         self._cat_file = CatFile(invocation, stderr_fd, stopped)
-        self._partial = "partialclone" in repository.extensions
+        self._partial = repository.promisor is not None
         self.replaced = has_replacements(repository, invocation)
         self._odb = None
         if repository.odb_readable and not self.replaced:

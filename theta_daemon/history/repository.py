@@ -24,6 +24,8 @@ _READABLE_EXTENSIONS: Final = frozenset(
 )
 """Extensions of the repository format that do not change how objects are stored."""
 
+_NO: Final = frozenset({"false", "no", "off", "0", ""})
+
 
 @dataclass(frozen=True)
 class Repository:
@@ -119,6 +121,17 @@ class Repository:
     def odb_readable(self) -> bool:
         """Whether the objects are stored as libgit2 knows it; else only git itself may read them."""
         return self.object_format == "sha1" and self.extensions.keys() <= _READABLE_EXTENSIONS
+
+    @property
+    def promisor(self) -> str | None:
+        """The remote that has what a partial clone left out: named by the format's extension, or as git now writes it."""
+        named = self.extensions.get("partialclone")
+        if named:
+            return named
+        for key, values in self.config.items():
+            if key.startswith("remote.") and key.endswith(".promisor") and values[-1].lower() not in _NO:
+                return key[len("remote.") : -len(".promisor")]
+        return None
 
     @property
     def refs_in_files(self) -> bool:

@@ -49,7 +49,7 @@ def bring(depot: Depot, needs: Needs) -> Fetched:
 
 def _bring_blobs(depot: Depot, reached: Reached) -> None:
     """What git would fetch one by one, in one go (as promisor-remote.c does); whatever fails is met again by who needs it."""
-    remote = depot.repository.extensions.get("partialclone")
+    remote = depot.repository.promisor
     if remote:
         options = ["--no-tags", "--no-write-fetch-head", "--recurse-submodules=no", "--filter=blob:none", "--quiet"]
         command = ["-c", "fetch.negotiationAlgorithm=noop", "fetch", remote, *options, "--stdin"]

@@ -104,4 +104,4 @@ def _nowhere(depot: Depot, push: Push, remote: Remote, needs: Needs) -> dict[str
 
 
 def _promised(depot: Depot, absent: Mapping[str, bytes]) -> Mapping[str, bytes]:
-    return absent if "partialclone" in depot.repository.extensions else {}
+    return absent if depot.repository.promisor is not None else {}
