@@ -31,9 +31,9 @@ def test_ten_mebibytes_of_logging_stay_under_four(short_dir: Path) -> None:
 def test_values_of_the_environment_are_not_logged(site: Site) -> None:
     """Whatever happens in sessions, what callers have in their environment stays theirs."""
     site.start()
-    site.repo.write("a.bin", b"ONE")
     secret = {"MY_TOKEN": "s3cr3t-v4lue"}
-    for extra in ({}, {"EXPLODE": "1"}, {"DECLINE": "no"}):
+    for number, extra in enumerate([{}, {"EXPLODE": "1"}, {"DECLINE": "no"}]):
+        site.repo.write("a.bin", b"ONE%d" % number)
         site.repo.run("add", "-A", env={**secret, **extra})
     text = logs.read_log(site.place())
     assert "declined" in text
