@@ -21,17 +21,17 @@ from benchmarks.goals import judge
 from benchmarks.plots import draw_all
 from benchmarks.results import FOLDER, Report, load, merged, saved
 
-NAMES = ("checkout", "add", "latency", "batching", "storage", "scale", "git_theta")
-"""Modules with `run(quick=…, rounds=…, cases=…)` and a `QUESTION`; `goals` comes last, by itself."""
-
-PRINTING = ("memory", "lora", "finetune_pair", "warm")
-"""Modules that are programs of their own and print what they find."""
+NAMES = (
+    *("checkout", "add", "latency", "batching", "storage", "scale", "git_theta"),
+    *("warm", "memory", "lora", "finetune_pair", "from_scratch", "goals"),
+)
+"""In this order. A module has `run(quick=…, rounds=…, cases=…)`, or is a program of its own whose output is the report."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Exit status 1 when a benchmark failed; the others ran all the same."""
     parser = argparse.ArgumentParser(prog="scripts/bench", description=(__doc__ or "").partition("\n\n")[2])
-    parser.add_argument("names", nargs="*", metavar="NAME[:CASE,…]", help="; ".join((*NAMES, *_present(), "goals")))
+    parser.add_argument("names", nargs="*", metavar="NAME[:CASE,…]", help="; ".join(_present()))
     parser.add_argument("--quick", action="store_true", help="small sizes, few rounds, no results left")
     parser.add_argument("--rounds", type=int, metavar="N", help="measured rounds of each case")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all reports to FILE")
@@ -39,11 +39,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--list", action="store_true", help="name the benchmarks and their questions")
     options = parser.parse_args(arguments)
     if options.list:
-        for name in (*NAMES, *_present(), "goals"):
+        for name in _present():
             print(f"{name:14} {_question(name)}")
         return 0
-    names = [str(name) for name in options.names] or [*NAMES, *_present(), "goals"]
-    unknown = {name.partition(":")[0] for name in names} - {*NAMES, *PRINTING, "goals"}
+    names = [str(name) for name in options.names] or _present()
+    unknown = {name.partition(":")[0] for name in names} - set(_present())
     if unknown:
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}")
     reports, failed = _run_all(names, quick=options.quick, rounds=options.rounds)
@@ -90,9 +90,10 @@ def _keep(report: Report, *, whole: bool) -> None:
 def _one(name: str, cases: frozenset[str], reports: dict[str, Report], *, quick: bool, rounds: int | None) -> Report:
     if name == "goals":
         return judge({**({} if quick else saved()), **reports})
-    if name in PRINTING:
+    module = import_module(f"benchmarks.{name}")
+    if not hasattr(module, "run"):
         return _printed(name, quick=quick)
-    run: Callable[..., Report] = import_module(f"benchmarks.{name}").run
+    run: Callable[..., Report] = module.run
     more = {} if rounds is None else {"rounds": rounds}
     return run(quick=quick, cases=cases, **more)
 
@@ -105,7 +106,7 @@ def _printed(name: str, *, quick: bool) -> Report:
 
 
 def _present() -> list[str]:
-    return [name for name in PRINTING if (Path(__file__).parent / f"{name}.py").exists()]
+    return [name for name in NAMES if (Path(__file__).parent / f"{name}.py").exists()]
 
 
 def _question(name: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import shutil
+import struct
 import subprocess
 import sys
 from functools import cache
@@ -57,7 +58,11 @@ def git_theta_repository(place: Site, name: str = "git-theta") -> Repository:
         raise UnavailableError("git-theta needs git-lfs")
     programs = git_theta_binaries()
     repository = place.repository(name, "rival")
+    # Its incremental updates insist on a file of data, also where they are to find the change by themselves: one without any.
+    nothing = place.top / "nothing.safetensors"
+    nothing.write_bytes(struct.pack("<Q", 2) + b"{}")
     extra = {
+        "GIT_THETA_UPDATE_DATA_PATH": str(nothing),
         "PATH": f"{programs}:{place.environment['PATH']}",
         "TMPDIR": str(place.top),  # where it logs, too
         "GIT_THETA_CHECKPOINT_TYPE": "safetensors",

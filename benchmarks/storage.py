@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ QUESTION = "How many bytes does a commit take, by what changed?"
 WAYS = ("theta", "git-lfs", "git-theta", "zipnn", "zstd", "chunks")
 RANK = 8
 QUICK_BYTES = 6_000_000
+QUICK_CASES = ("dense-bf16", "sparse-fp32", "low-rank", "ia3")
 
 Edit = Callable[[Path], Mapping[str, str]]
 """Changes a file in place; what to say to ours when it is added (environment)."""
@@ -61,8 +63,9 @@ def run(*, quick: bool = False, rounds: int = 1, cases: frozenset[str] = frozens
     bars: dict[str, list[tuple[Cell, float]]] = {}
     notes: list[str] = []
     for name, case in _cases(quick=quick).items():
-        if cases and name not in cases:
+        if name not in cases if cases else quick and name not in QUICK_CASES:
             continue
+        print(f"  {NAME} {name}", file=sys.stderr, flush=True)
         with site() as place:
             raw, sizes, updates = _measure(place, case, notes)
         cells = ["-" if size is None else f"{size / 1e6:.2f} ({100 * size / raw:.1f} %)" for size in sizes.values()]
