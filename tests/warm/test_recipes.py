@@ -112,7 +112,7 @@ def runner(origin: Origin) -> Runner:
 
 def test_the_github_recipe(origin: Origin, runner: Runner) -> None:
     """Three jobs on three machines: cold; the same commit again; one commit later. The second fetches nothing, the third
-    little; each has the right file, a clean status, and a cache for the next one.
+    something; each has the right file, a clean status, and a cache for the next one.
     """
     (recipe,) = [yaml.safe_load(text) for text in MODULES if "actions/cache" in text]
     work, outputs = runner.github(recipe)
@@ -132,7 +132,7 @@ def test_the_github_recipe(origin: Origin, runner: Runner) -> None:
     assert third != outputs
     assert (work / "model.st").read_bytes() == newer
     fetched = sum(path.stat().st_size for path in (work / ".git" / "lfs" / "objects").rglob("*") if path.is_file())
-    assert 0 < fetched < 100_000
+    assert 0 < fetched < len(newer)
     assert len(runner.caches) == 2
     assert run(["git", "status", "--porcelain"], work, runner.environment(runner.top / "later")) == ""
     summary = (runner.top / "runner-3" / "summary").read_text()
