@@ -15,7 +15,7 @@ from tests.filters.sessions import Sessions
 from tests.git.models import Model, model
 from tests.gitrepo import GitRepo
 from theta_daemon.errors import ThetaError
-from theta_daemon.filters import batch, rebuild
+from theta_daemon.filters import batch, rebuild, values
 from theta_daemon.tensor import CHUNK_WORDS
 
 
@@ -44,7 +44,7 @@ def test_any_budget_gives_the_same_bytes(git: GitRepo, monkeypatch: pytest.Monke
     ]:
         with monkeypatch.context() as patch:
             if hold is not None:
-                patch.setattr(rebuild, "HOLD_BYTES", hold)
+                patch.setattr(values, "HOLD_BYTES", hold)
             if ahead is not None:
                 patch.setattr(rebuild, "AHEAD_BYTES", ahead)
             other = Sessions.new(git, tensor_cache=tensor_cache, workers=workers)

@@ -81,7 +81,7 @@ class Model:
 
     def step(self, number: int) -> Model:
         """Version after version another kind of change."""
-        names = [name for name, array in self.tensors.items() if array.dtype == np.float32]
+        names = [name for name, array in self.tensors.items() if array.dtype == np.float32 and array.size]
         name = names[number % len(names)]
         match number % 4:
             case 0:

@@ -72,3 +72,14 @@ def test_smudge_smudge_clean(repo: GitRepo) -> None:
         forget(repo)
         assert repo("hash-object", "--path=m", "--stdin", data=data) == repo("rev-parse", ":m")
         assert repo("hash-object", "--path=m", "--stdin", data=text) == repo("rev-parse", ":m")
+
+
+def test_content_that_was_checked_out_here_has_the_pointer_it_came_from(repo: GitRepo, short_dir: Path) -> None:
+    """A clone that restores an old version and adds it: the old pointer, though neither index nor HEAD have it."""
+    repo.commit("one", m=VERSION.bytes())
+    repo.commit("two", m=NEXT.bytes())
+    clone = repo.clone(short_dir / "clone")
+    clone("restore", "--source=HEAD~1", "m")
+    clone("add", "m")
+    assert clone("diff", "--cached", "--name-only", "HEAD~1") == b""
+    assert clone("cat-file", "blob", ":m") == repo.blob("m", "HEAD~1")

@@ -28,6 +28,7 @@ class Smudger:
         self._workspace = workspace
         self._delayed: dict[bytes, Wanted] = {}
         self._failed: dict[bytes, ThetaError] = {}
+        self._texts: dict[str, tuple[Wanted, bytes]] = {}
         self._batch: Batch | None = None
 
     def smudge(self, request: Request, payload: Spool) -> Iterator[Buffer] | None:
@@ -67,24 +68,32 @@ class Smudger:
         return pathnames
 
     def close(self) -> None:
-        """Forget the round."""
+        """Forget the round, but for the pointers: content that was checked out shall be cleaned to the one it had."""
         if self._batch is not None:
             self._batch.close()
         self._batch = None
+        texts, self._texts = self._texts, {}
+        proven = {
+            wanted.pointer.digest: text for blob, (wanted, text) in texts.items() if blob in self._workspace.proven
+        }
+        self._workspace.memo.remember_all(proven)
 
     def _pointer(self, payload: Spool) -> Wanted | None:
         """The pointer in the payload, unless it shall stay as it is."""
-        blob, pointer = None, None
+        blob, pointer, text = None, None, b""
         if payload.size <= MAX_POINTER_BYTES and payload.startswith(PREFIX):
             if self._workspace.settings.skip_smudge:
                 return None
-            blob, pointer = self._workspace.history.pointer_of(bytes(payload.read(0, payload.size)))
+            text = bytes(payload.read(0, payload.size))
+            blob, pointer = self._workspace.history.pointer_of(text)
         if blob is None or pointer is None:
             self._workspace.report(
                 "not a theta pointer; written as it is (`git add --renormalize` converts checkpoints)"
             )
             return None
-        return Wanted(blob, pointer)
+        wanted = Wanted(blob, pointer)
+        self._texts[blob] = wanted, text
+        return wanted
 
     def _can_delay(self, request: Request) -> bool:
         return request.can_delay and not self._conflicting(request)

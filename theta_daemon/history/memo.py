@@ -14,7 +14,7 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -77,7 +77,12 @@ class Memo:
 
     def remember(self, key: str, text: bytes) -> None:
         """Remember the pointer of `key`."""
-        self._write("pointers", [(key, zstandard.ZstdCompressor().compress(text))])
+        self.remember_all({key: text})
+
+    def remember_all(self, texts: Mapping[str, bytes]) -> None:
+        """Remember pointers by key, all at once."""
+        compressor = zstandard.ZstdCompressor()
+        self._write("pointers", [(key, compressor.compress(text)) for key, text in texts.items()])
 
     def parameters(self, digests: Iterable[str]) -> dict[str, Parameter]:
         """A parameter, wherever it was, for each of `digests` that is known. dtype and shape may differ from yours."""
