@@ -51,7 +51,7 @@ class Places:
 
 def run(*, quick: bool = False, rounds: int = 5, cases: frozenset[str] = frozenset()) -> Report:
     """The report, of all `CASES` when none is named."""
-    rounds = 2 if quick else rounds
+    rounds = 1 if quick else rounds
     tables: list[Table] = []
     figures: dict[str, float | None] = {}
     bars: dict[str, list[tuple[Cell, float]]] = {}
@@ -62,7 +62,7 @@ def run(*, quick: bool = False, rounds: int = 5, cases: frozenset[str] = frozens
                 continue
             content = places.source if case in ("first", "unchanged") else _changed(places, case)
             lanes = [_lane(places, case, content, *way) for way in _ways(places)]
-            outcome = interleave(lanes, rounds, what=f"{NAME} {case}")
+            outcome = interleave(lanes, rounds, warm_up=not quick, what=f"{NAME} {case}")
             size = f"{content.stat().st_size / 1e6:,.0f} MB"
             tables.append(Table(f"{case}, {size}", columns(AGAINST), outcome.rows(AGAINST)))
             figures |= _figures(case, outcome, place)

@@ -62,7 +62,7 @@ def run(*, quick: bool = False, rounds: int = 5, cases: frozenset[str] = frozens
     """The report, of all `CASES` when none is named."""
     wanted = [case for case in CASES if not cases or case in cases]
     nbytes = QUICK_BYTES if quick else FULL_BYTES
-    rounds = 2 if quick else rounds
+    rounds = 1 if quick else rounds
     tables: list[Table] = []
     figures: dict[str, float | None] = {}
     bars: dict[str, list[tuple[Cell, float]]] = {}
@@ -73,7 +73,9 @@ def run(*, quick: bool = False, rounds: int = 5, cases: frozenset[str] = frozens
         with site() as place:
             past = _history(place, family, members, nbytes)
             for case, version in past.versions.items():
-                outcome = interleave(list(_lanes(place, past, version)), rounds, what=f"{NAME} {case}")
+                outcome = interleave(
+                    list(_lanes(place, past, version)), rounds, warm_up=not quick, what=f"{NAME} {case}"
+                )
                 title = f"{case}, {_size(place, past.first)}{version.updates}"
                 tables.append(Table(title, columns(AGAINST), outcome.rows(AGAINST)))
                 figures |= _figures(case, outcome, place)

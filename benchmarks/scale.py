@@ -99,7 +99,9 @@ def _point(place: Site, what: str, size: int, rounds: int) -> Point:
     {"parameters": _parameters, "depth": _depth, "files": _files, "history": _past}[what](repository, builder, size)
     builder.stop()
     names = sorted(path.name for path in repository.path.glob("*.safetensors"))
-    outcome = interleave(list(_lanes(place, repository, names, size)), rounds, what=f"{NAME} {what} {size}")
+    outcome = interleave(
+        list(_lanes(place, repository, names, size)), rounds, warm_up=rounds > 1, what=f"{NAME} {what} {size}"
+    )
     peak = max(outcome.peak_bytes(step) for step in STEPS)
     pointers = sum(int(repository.git("cat-file", "-s", f"HEAD:{name}")) for name in names)
     return Point(size, {step: outcome.seconds(step) for step in STEPS}, peak, pointers)

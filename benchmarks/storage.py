@@ -13,6 +13,7 @@ under another name.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import struct
 import sys
@@ -240,8 +241,9 @@ def _by_git_theta(place: Site, case: Case, name: str, notes: list[str]) -> int |
         repository = rivals.git_theta_repository(place)
         return _two_commits(repository, repository.path / name, case, {"GIT_THETA_UPDATE_TYPE": case.hint})
     except (rivals.UnavailableError, CommandError) as error:
-        last = str(error).strip().splitlines()[-1]
-        notes.append(f"git-theta, {case.dtype}: {last}")
+        lines = str(error).strip().splitlines()
+        raised = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+        notes.append(f"git-theta, {case.dtype}, told {case.hint!r}: {(raised or lines)[-1]}")
         return None
 
 
