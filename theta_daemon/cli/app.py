@@ -16,6 +16,7 @@ from theta_daemon.cli import (
     init_checkpoint,
     inspect,
     install,
+    migrate,
     prune,
     push,
     squash,
@@ -87,6 +88,7 @@ app.command(epilog=EPILOGUE, context_settings={"ignore_unknown_options": True, "
 )
 app.command("ls-files", epilog=EPILOGUE)(inspect.ls_files)
 app.add_typer(daemon.app)
+app.add_typer(migrate.app)
 
 
 def run(arguments: list[str]) -> NoReturn:

@@ -23,8 +23,12 @@ def clean(workspace: Workspace, pathname: bytes, spool: Spool) -> bytes:
     text = _own_pointer(spool)
     if text is not None:
         return text
+    return pointer_text(workspace, pathname, spool, Known.find(workspace, pathname))
+
+
+def pointer_text(workspace: Workspace, pathname: bytes, spool: Spool, known: Known) -> bytes:
+    """The pointer for content that is none, where git has `known` for the path. Raises StoreError."""
     hints = workspace.hints()
-    known = Known.find(workspace, pathname)
     digest = spool.hexdigest()
     text = known.text(digest, spool.size, hints.fingerprint)
     if text is not None:

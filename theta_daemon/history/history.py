@@ -82,6 +82,12 @@ class History:
             self._counters.add(f"blobs_read.{found.source}")
             return found.data
 
+    def object(self, oid: str) -> tuple[str, bytes] | None:
+        """Kind and bytes of a commit, tag or tree; None when git does not have it here."""
+        with self._lock:
+            found = self._objects.read(oid, _MAX_OBJECT_BYTES, fetch=False)
+            return None if found is None else (found.kind, found.data)
+
     def has(self, oid: str) -> bool:
         """Whether git has this object, of whatever kind, here."""
         with self._lock:
