@@ -16,7 +16,8 @@ from theta_daemon import registry
 from theta_daemon.counters import Counters
 from theta_daemon.filters import encode
 from theta_daemon.filters.chain import Chain
-from theta_daemon.filters.encode import Encoded, Encoder, Previous
+from theta_daemon.filters.encode import Encoder, Previous
+from theta_daemon.filters.forms import Encoded
 from theta_daemon.filters.plan import Node
 from theta_daemon.pointer import Parameter, RecordRef
 from theta_daemon.store.base import BytesRecord, Record

@@ -17,7 +17,8 @@ from blake3 import blake3
 
 from theta_daemon.filters.at_hand import AtHand
 from theta_daemon.filters.compose import Facts, compose, lineage_of
-from theta_daemon.filters.encode import WHOLE_BYTES, Encoded, Encoder, Previous
+from theta_daemon.filters.encode import WHOLE_BYTES, Encoder, Previous
+from theta_daemon.filters.forms import Encoded
 from theta_daemon.filters.hints import embedded
 from theta_daemon.filters.known import Known
 from theta_daemon.filters.packing import Packing, Slot, ref

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
@@ -20,10 +20,10 @@ from blake3 import blake3
 from theta_daemon.errors import HintError, RecordError, ThetaError
 from theta_daemon.filters.chain import Chain
 from theta_daemon.filters.digests import OrderedDigest
+from theta_daemon.filters.forms import Encoded, ReadWords, Run, chunked_form, described_form, here, holds, whole_form
 from theta_daemon.pointer import Parameter
-from theta_daemon.store.base import BytesRecord
 from theta_daemon.tensor import Buffer, TensorSpec, Words
-from theta_daemon.updates.base import ChunkedUpdate, Decoder, Hint, Update, chunked_trailer
+from theta_daemon.updates.base import ChunkedUpdate, Hint, Update, chunked_trailer
 from theta_daemon.updates.choose import encode_forms, smallest, totals
 from theta_daemon.updates.constant import Constant
 from theta_daemon.updates.defined import Described
@@ -45,15 +45,6 @@ _SAMPLE_CHUNKS: Final = 16
 _AHEAD_CHUNKS: Final = 8
 _BUILT_IN: Final = frozenset({"dense", "constant", "sparse", "delta"})
 
-ReadWords = Callable[[int, int], Words]
-"""Words [start:stop] of the value that is being added."""
-
-
-class _Run(Protocol):
-    """Calls over spans, in order, here or by the pool."""
-
-    def __call__(self, call: Callable[[int, int], R], spans: Sequence[tuple[int, int]]) -> Iterator[R]: ...
-
 
 class Updates(Protocol):
     """The registry, as far as it is needed here."""
@@ -72,19 +63,6 @@ class Previous:
     chain: Chain
 
 
-@dataclass(slots=True)
-class Encoded:
-    """A record to be written. `parts` may compute while it is iterated; `failed` is then set where it did not hold."""
-
-    update: str
-    incremental: bool
-    parts: Iterable[Buffer]
-    candidates: dict[str, int] = field(default_factory=dict)
-    failed: bool = False
-    unmet: str | None = None
-    """Why a hint was not followed, if it was not."""
-
-
 class Encoder:
     """Chooses and encodes; `pool` runs the chunks of large values (never call `large` from one of its workers)."""
 
@@ -101,11 +79,8 @@ class Encoder:
         if hint is None:
             return self._whole(spec, value, previous if room else None, before)
 
-        def sequentially(call: Callable[[int, int], R], spans: Sequence[tuple[int, int]]) -> Iterator[R]:
-            return (call(*span) for span in spans)
-
         read: ReadWords = lambda start, stop: value[start:stop]  # noqa: E731
-        hinted = self._hinted(spec, read, previous, before, hint, sequentially)
+        hinted = self._hinted(spec, read, previous, before, hint, here)
         if isinstance(hinted, Encoded):
             return hinted
         encoded = self._whole(spec, value, previous if room else None, before)
@@ -126,7 +101,7 @@ class Encoder:
         for update in self._updates.automatic_updates():
             if update.name not in _BUILT_IN:
                 try:
-                    other = self._whole_form(update, spec, value, before, None)
+                    other = whole_form(update, spec, value, before, None)
                 except Exception:  # noqa: BLE001 - a plug-in that nobody asked for must not make `git add` fail
                     _log.warning("update type %s failed and is passed over", update.name, exc_info=True)
                     continue
@@ -155,12 +130,13 @@ class Encoder:
         previous: Previous | None,
         before: Words | None,
         hint: Hint,
-        run: _Run,
+        run: Run,
     ) -> Encoded | str:
         """The record that the hint asks for, or why there is none. `before` are the previous value's words."""
         update = self._updates.update(hint.update)
         if isinstance(update, Described):
-            return self._described(update, spec, read, hint, run) or "the recipe does not make these bits"
+            found = described_form(self._updates.update(hint.update), update, spec, read, hint, run)
+            return found or "the recipe does not make these bits"
         if not update.incremental:
             previous = None
         elif previous is None:
@@ -173,9 +149,9 @@ class Encoder:
             return f"it is larger than {HINTED_BYTES >> 20} MiB"
         try:
             if isinstance(update, ChunkedUpdate) and update.name in _BUILT_IN:
-                encoded = self._chunked_form(update, spec, read, before, run)
+                encoded = chunked_form(update, spec, read, before, run)
             else:
-                encoded = self._whole_form(update, spec, read(0, spec.words), before, hint)
+                encoded = whole_form(update, spec, read(0, spec.words), before, hint)
         except HintError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a plug-in raises, another form holds
@@ -186,40 +162,6 @@ class Encoder:
         if previous is not None and previous.parameter.chain_bytes + encoded.candidates[update.name] > spec.nbytes:
             return "the chain would be larger than the value"
         return encoded
-
-    def _chunked_form(
-        self, update: ChunkedUpdate, spec: TensorSpec, read: ReadWords, before: Words | None, run: _Run
-    ) -> Encoded | None:
-        """The record of an update type that looks at nothing but chunks."""
-
-        def encode(start: int, stop: int) -> bytes | None:
-            value = read(start, stop)
-            previous = None if before is None else before[start:stop]
-            part = update.encode_chunk(spec, value, previous)
-            return part if part is not None and _holds(update, spec, part, value, previous) else None
-
-        parts: list[bytes] = []
-        for part in run(encode, list(spec.spans())):
-            if part is None:
-                return None
-            parts.append(part)
-        parts.append(chunked_trailer(spec, [len(part) for part in parts]))
-        return Encoded(update.name, update.incremental, parts, {update.name: sum(map(len, parts))})
-
-    def _described(self, update: Described, spec: TensorSpec, read: ReadWords, hint: Hint, run: _Run) -> Encoded | None:
-        """The record that the hint alone makes, if it gives the value."""
-        spans = list(spec.spans())
-        for record in update.records(spec, hint) if spans else ():
-            decoder = self._updates.update(hint.update).open(spec, BytesRecord(record))
-
-            def same(start: int, stop: int, decoder: Decoder = decoder) -> bool:
-                words = np.empty(stop - start, spec.dtype.word_dtype)
-                decoder.apply(start, stop, words)
-                return np.array_equal(words, read(start, stop))
-
-            if same(*spans[0]) and all(run(same, spans[1:])):
-                return Encoded(hint.update, False, [record], {hint.update: len(record)})
-        return None
 
     def _large(self, spec: TensorSpec, read: ReadWords, previous: Previous | None) -> Encoded:
         """The smallest of the automatic forms."""
@@ -240,7 +182,8 @@ class Encoder:
             return self._forms(spec, read(start, stop), None)
 
         best = self._best(spec, list(self._map(forms, sample)), lambda: list(self._map(densely, sample)), before)
-        if everything:
+        best = self._large_plugin(spec, read, before, sample, best)
+        if everything and best.update in _BUILT_IN:
             return best
         update = self._updates.update(best.update)
         if not isinstance(update, ChunkedUpdate):
@@ -248,6 +191,38 @@ class Encoder:
         encoded = Encoded(best.update, best.incremental, [], best.candidates)
         encoded.parts = self._stream(encoded, update, spec, read, before)
         return encoded
+
+    def _large_plugin(
+        self,
+        spec: TensorSpec,
+        read: ReadWords,
+        before: Previous | None,
+        sample: Sequence[tuple[int, int]],
+        best: Encoded,
+    ) -> Encoded:
+        """`best`, or an automatic plug-in's form that beats it on the sample; only those that work by chunks are asked."""
+        for update in self._updates.automatic_updates():
+            if update.name in _BUILT_IN or not isinstance(update, ChunkedUpdate) or (update.incremental and not before):
+                continue
+
+            def length(start: int, stop: int, update: ChunkedUpdate = update) -> int | None:
+                value = read(start, stop)
+                previous = _fill(spec, before, start, stop) if update.incremental else None
+                part = update.encode_chunk(spec, value, previous)
+                return len(part) if part is not None and holds(update, spec, part, value, previous) else None
+
+            total = 0
+            try:
+                for size in self._map(length, sample):
+                    if size is None:
+                        break
+                    total += size
+                else:
+                    if total < best.candidates[best.update]:
+                        best = Encoded(update.name, update.incremental, [], {**best.candidates, update.name: total})
+            except Exception:  # noqa: BLE001 - see `_whole`
+                _log.warning("update type %s failed and is passed over", update.name, exc_info=True)
+        return best
 
     def dense(self, spec: TensorSpec, read: ReadWords) -> Encoded:
         """The record of last resort for a large value."""
@@ -263,8 +238,14 @@ class Encoder:
         def encode(start: int, stop: int) -> bytes | None:
             value = read(start, stop)
             previous = _fill(spec, before, start, stop) if update.incremental else None
-            part = update.encode_chunk(spec, value, previous)
-            return part if part is not None and _holds(update, spec, part, value, previous) else None
+            try:
+                part = update.encode_chunk(spec, value, previous)
+                return part if part is not None and holds(update, spec, part, value, previous) else None
+            except Exception:
+                if update.name in _BUILT_IN:
+                    raise
+                _log.warning("update type %s failed", update.name, exc_info=True)
+                return None
 
         lengths = []
         for part in self._map(encode, list(spec.spans())):
@@ -302,27 +283,11 @@ class Encoder:
         kept = {}
         for name, part in forms.items():
             update = self._updates.update(name)
-            if isinstance(update, ChunkedUpdate) and _holds(update, spec, part, value, previous):
+            if isinstance(update, ChunkedUpdate) and holds(update, spec, part, value, previous):
                 kept[name] = part
         if not kept:
             raise RecordError("a value could not be encoded so that it comes back", "report this as a bug")
         return kept
-
-    def _whole_form(
-        self, update: Update, spec: TensorSpec, value: Words, previous: Words | None, hint: Hint | None
-    ) -> Encoded | None:
-        """`update`'s record of the value if it gives the value back."""
-        if update.incremental and previous is None:
-            return None
-        before = previous if update.incremental else None
-        record = update.encode(spec, value, before, hint)
-        if record is None:
-            return None
-        words = np.empty_like(value) if before is None else before.copy()
-        update.open(spec, BytesRecord(record)).apply(0, spec.words, words)
-        if not np.array_equal(words, value):
-            return None
-        return Encoded(update.name, update.incremental, [record], {update.name: len(record)})
 
     def _read_previous(self, spec: TensorSpec, previous: Previous | None) -> Words | None:
         """The whole previous value, if it can be had and is the one that was added."""
@@ -387,13 +352,6 @@ def _fill(spec: TensorSpec, previous: Previous | None, start: int, stop: int) ->
     words = np.empty(stop - start, spec.dtype.word_dtype)
     previous.chain.fill(spec, start, stop, words)
     return words
-
-
-def _holds(update: ChunkedUpdate, spec: TensorSpec, part: bytes, value: Words, previous: Words | None) -> bool:
-    """Whether `part` gives `value` back."""
-    words = previous.copy() if update.incremental and previous is not None else np.empty_like(value)
-    update.decode_chunk(spec, part, words)
-    return np.array_equal(words, value)
 
 
 def _smallest(spec: TensorSpec, chunks: Sequence[dict[str, bytes]]) -> Encoded:
