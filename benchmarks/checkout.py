@@ -161,6 +161,7 @@ def _lanes(place: Site, past: Past, version: Version) -> Iterator[Lane]:
     cold, warm, disk = place.daemon("cold"), place.daemon("warm"), place.daemon("disk")
     cache = {"THETA_CACHE_DIR": str(place.top / "cache"), "THETA_DISK_CACHE": "16g"}
     yield _lane("cold", theta, cold, version, lambda: _freshen(cold, small))
+    _checkout(theta, warm, version, {})
     yield _lane("warm", theta, warm, version)
     yield _lane("in-process", theta, None, version)
     _checkout(theta, disk, version, cache)  # fills the disk cache
