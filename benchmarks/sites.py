@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -95,7 +95,8 @@ class Site:
 
     def close(self) -> None:
         for daemon in self._daemons.values():
-            daemon.stop()
+            with suppress(CommandError):  # the others are to end all the same, and the place is to go
+                daemon.stop()
         shutil.rmtree(self.top, ignore_errors=True)
 
     def __enter__(self) -> Self:
