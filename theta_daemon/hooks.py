@@ -1,7 +1,8 @@
 """The pre-push hook, beside the user's own: what was there runs first, and then the objects of what is pushed go along.
 
 A hook that was there before is moved aside, whatever it is written in, and gets the same arguments and the same lines on
-stdin; its failure is the push's. Ours asks git's configuration (`theta.command`) for the program, so that a moved
+stdin; its failure is the push's. git-lfs, which silently does without its hook where there is another, is run where the
+repository uses it. Ours asks git's configuration (`theta.command`) for the program, so that a moved
 environment needs one `git theta install` and not one a repository. Ground layer: knows a folder, no git.
 """
 
@@ -39,6 +40,8 @@ fi
 before="${0%/*}/pre-push.before-theta"
 if [ -x "$before" ]; then
 	printf %s "$lines" | THETA_PRE_PUSH="$push" "$before" "$@" || exit
+elif [ -n "$(git config --get lfs.repositoryformatversion)" ] && command -v git-lfs >/dev/null 2>&1; then
+	printf %s "$lines" | git lfs pre-push "$@" || exit # git-lfs writes no hook of its own where there is one
 fi
 theta=$(git config --get theta.command) || theta=git-theta
 printf %s "$lines" | eval "$theta pre-push \\"\\$@\\""

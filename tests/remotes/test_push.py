@@ -168,6 +168,19 @@ def test_a_hook_that_runs_what_was_before_it(local: Site) -> None:
     assert stored(local.objects) == stored(objects_of(here))
 
 
+def test_git_lfs_beside_us(local: Site) -> None:
+    """Files of git-lfs in a repository that had our hook first: their objects are pushed too."""
+    here = local.here
+    ok(here, "install")
+    here("lfs", "install", "--local", "--skip-repo")
+    here("lfs", "track", "*.bin")
+    picture = b"a picture"
+    here.commit("both", **{"x.bin": picture, "a.m": model().bytes()})
+    here("push", "-q", "origin", "main")
+    assert stored(local.objects) == stored(objects_of(here))
+    assert len([path for path in local.objects.rglob("*") if path.is_file() and path.read_bytes() == picture]) == 1
+
+
 def test_where_hooks_are(local: Site) -> None:
     """core.hooksPath is honoured; a fresh clone has the hook from its first new checkpoint on, unless the folder is tracked."""
     here = local.here

@@ -75,6 +75,32 @@ def test_clones_without_history(local: Site, options: list[str]) -> None:
             assert clone.read("a.m") == made[commit]
 
 
+def test_grafted_amended_squashed(local: Site) -> None:
+    """The history that an update was built on is cut off, or replaced, and collected: the newest file is whole, here and in
+    a clone.
+    """
+    here = local.here
+    *_, (_, newest) = versions(here, model(), 4).items()
+    here("commit", "-q", "--amend", "-m", "amended")
+    here("replace", "--graft", "HEAD")
+    here("reset", "-q", "--soft", here.text("commit-tree", "-m", "squashed", "HEAD^{tree}"))
+    here("replace", "-d", *here.text("replace", "-l").split())
+    here("reflog", "expire", "--expire=now", "--all")
+    (here.path / ".git/ORIG_HEAD").unlink(missing_ok=True)
+    here("gc", "-q", "--prune=now")
+    assert here.text("rev-list", "--count", "--all") == "1"
+    assert (
+        ok_json(here, "prune", "--grace", "0s", "--json")["removed"]
+        .keys()
+        .isdisjoint(ok_json(here, "show", "HEAD:a.m", "--json")["objects"])
+    )
+    (here.path / "a.m").unlink()
+    here("checkout", "-q", "--", "a.m", env={"THETA_DAEMON": "never"})
+    assert here.read("a.m") == newest
+    here("push", "-q", "origin", "main")
+    assert local.clone("--single-branch").read("a.m") == newest
+
+
 @pytest.mark.parametrize(
     ("site", "fault"),
     [
