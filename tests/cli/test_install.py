@@ -112,7 +112,8 @@ def test_no_home(short_dir: Path, git: GitRepo) -> None:
 def test_help_and_usage(git: GitRepo) -> None:
     """Every command has a help that says what the exit statuses mean; nonsense is 2."""
     listing = ok(git, "-h")
-    for name in ("install", "uninstall", "track", "untrack", "add", "status", "ls-files", "show", "cat", "daemon"):
+    names = "install uninstall track untrack add status ls-files show cat daemon push fetch pull prune fsck migrate"
+    for name in names.split():
         assert f"\n  {name} " in listing
     assert "Exit status" in ok(git, "ls-files", "--help")
     for arguments in (["nonsense"], ["show"], ["track", "--nonsense"], ["textconv"], ["merge-driver", "x"]):

@@ -32,6 +32,7 @@ def prune(
     (`git clone --shared`), as with git's own objects.
     """
     from theta_daemon.cli.caller import STDERR, caller
+    from theta_daemon.cli.progress import Counted
     from theta_daemon.depot import Depot
     from theta_daemon.upkeep.prune import Prune
 
@@ -40,8 +41,8 @@ def prune(
         complain(f"--grace: {grace!r} is not a time, such as 2w, 36h or 0s")
         return USAGE
     verify = (remote or "") if verify_remote or remote is not None else None
-    with Depot.open(caller(), STDERR) as depot:
-        done = Prune(depot).run(grace_seconds=seconds, dry_run=dry_run, verify=verify)
+    with Depot.open(caller(), STDERR) as depot, Counted(STDERR, "Looking at") as progress:
+        done = Prune(depot, progress).run(grace_seconds=seconds, dry_run=dry_run, verify=verify)
     if json:
         say_json(
             {

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,6 +33,9 @@ _ID: Final = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _POINTERS: Final = (b'{"theta-pointer":', b"version https://git-lfs", b"version https://hawser")
 _MAX_ROUNDS: Final = 20
 
+Progress = Callable[[str, int, int], None]
+"""Told what is being looked at, how much of it has been, and how much there is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
@@ -48,8 +51,9 @@ class Pruned:
 class Prune:
     """One prune of the caller's repository."""
 
-    def __init__(self, depot: Depot) -> None:
+    def __init__(self, depot: Depot, progress: Progress) -> None:
         self._depot = depot
+        self._progress = progress
         self._repository = roots.unreplaced(depot.repository)
 
     def run(self, *, grace_seconds: float = GRACE_SECONDS, dry_run: bool = False, verify: str | None = None) -> Pruned:
@@ -105,7 +109,8 @@ class Prune:
                     "their checkpoints need",
                     "prune what a remote has with --verify-remote, or see `git fsck`",
                 )
-            for oid, path in found.blobs.items():
+            for count, (oid, path) in enumerate(found.blobs.items(), 1):
+                self._progress("files", count, len(found.blobs))
                 if oid not in seen:
                     seen.add(oid)
                     needed.update(_ids(history.blob(oid, fetch=False), oid, path))
