@@ -51,6 +51,21 @@ def test_factors_define_the_new_value(models: GitRepo, short_dir: Path) -> None:
     all_right(models, versions)
 
 
+def test_a_recipe_does_not_undo_training(models: GitRepo, short_dir: Path) -> None:
+    """Rules without data only say how values may be stored: HEAD's are not replaced by them, unless they say `define`."""
+    first = base().bytes()
+    models.commit("one", **{"a.m": first})
+    rule = 'type = "random"\ngenerator = "philox"\ndistribution = "normal"\nseed = 1\n'
+    (short_dir / "h.toml").write_text(f"[[rule]]\n{rule}")
+    ok(models, "add", "a.m", "--hints", str(short_dir / "h.toml"))
+    assert models.read("a.m") == first
+    assert models.text("status", "--porcelain") == ""
+    (short_dir / "h.toml").write_text(f"[[rule]]\ndefine = true\npattern = 'bias'\n{rule}")
+    ok(models, "add", "a.m", "--hints", str(short_dir / "h.toml"))
+    assert models.read("a.m") != first
+    assert staged(models).by_name["bias"].update == "random"
+
+
 @pytest.mark.parametrize("kind", ["peft", "peft-file", "ia3", "sparse", "constant"])
 def test_other_data_defines_too(models: GitRepo, short_dir: Path, kind: str) -> None:
     """A PEFT adapter, ia3 scales, git-theta's sparse additions, a constant: by the types' own rules."""
@@ -77,7 +92,7 @@ def test_other_data_defines_too(models: GitRepo, short_dir: Path, kind: str) -> 
     else:
         data, name, expected = None, "constant", np.full_like(weight, 0.25)
         rules = short_dir / "h.toml"
-        rules.write_text(f'[[rule]]\npattern = "{NAME}"\ntype = "constant"\nvalue = 0.25\n')
+        rules.write_text(f'[[rule]]\npattern = "{NAME}"\ntype = "constant"\nvalue = 0.25\ndefine = true\n')
         options = ["--hints", str(rules)]
     if data is not None:
         options = ["--update-type", name, "--update-data", str(data)]
@@ -142,7 +157,7 @@ def test_several_files_from_a_folder(models: GitRepo, short_dir: Path) -> None:
     write_data(models.path / "sub" / "f.txt", {f"{NAME}/R": r, f"{NAME}/C": c})
     (models.path / "sub" / "h.toml").write_text(
         '[[rule]]\nfiles = "sub/*"\ntype = "low-rank"\ndata = "f.txt"\n[[rule]]\nfiles = "b.m"\n'
-        'pattern = "bias"\ntype = "constant"\nvalue = 1\n'
+        'pattern = "bias"\ntype = "constant"\nvalue = 1\ndefine = true\n'
     )
     ok(models, "add", "--hints", "h.toml", "a.m", "../b.m", cwd=models.path / "sub")
     merged = by_rule(first.tensors[NAME], r, c, 1.0)

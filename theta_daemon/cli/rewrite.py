@@ -76,6 +76,7 @@ class Rewrite:
         with File(target) as source:
             extents = parameters(self._workspace, path, source)
             self.names += [extent.name for extent in extents]
+            self._workspace.hints().for_file(path, {extent.name: extent.spec for extent in extents})
             if not self._is_heads(path, source):
                 self._edited.append(target)
                 return

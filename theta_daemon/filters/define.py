@@ -37,7 +37,7 @@ def definitions(
             after = whole[extent.name].words if whole[extent.name].spec == extent.spec else None
             if after is None:
                 raise HintError(f"the data's value for parameter {extent.name!r} has another dtype or shape")
-        elif extent.name in told:
+        elif extent.name in told and hints.defines(pathname, extent.name):
             after = _define(workspace, extent.name, extent.spec, before, told[extent.name])
         if after is not None and not np.array_equal(after, before):
             yield extent, after

@@ -8,7 +8,8 @@ From the caller's environment, so that it travels with the request and not with 
 
 A rule has `pattern` (of parameter names, `*` and `?`), `type`, and optionally `files` (a pattern of paths from the top of
 the work tree), `data` (a path, relative to the rules' file), `prefix` (what parameter names have in front of the data's),
-and any further keys as options of the type. How parameters are initialised is such rules too, see `recipe`. Paths are
+`define` (true: `git theta add` gives unchanged parameters the values that the rule means; data always does), and any further
+keys as options of the type. How parameters are initialised is such rules too, see `recipe`. Paths are
 relative to the folder in which git was called.
 """
 
@@ -31,7 +32,6 @@ from theta_daemon.invocation import Invocation
 from theta_daemon.tensor import TensorSpec
 from theta_daemon.updates.base import Hint
 from theta_daemon.updates.floats import Array
-from theta_daemon.updates.random import read_recipe
 
 TYPE: Final = "GIT_THETA_UPDATE_TYPE"
 OPTIONS: Final = "GIT_THETA_UPDATE_OPTIONS"
@@ -50,6 +50,7 @@ class _Rule(BaseModel):
     type: str
     data: str | None = None
     prefix: str = ""
+    define: bool = False
 
 
 class _Document(BaseModel):
@@ -72,6 +73,7 @@ class Rule:
     options: Mapping[str, Any] = field(default_factory=dict)
     data: Arrays | None = None
     prefix: str = ""
+    define: bool = False
 
     def arrays(self, pathname: str, name: str) -> Mapping[str, Any] | None:
         """The arrays for a parameter of a file, an empty mapping for a rule without data; None: another rule's matter."""
@@ -106,6 +108,12 @@ class Hints:
                     break
         return expand(found, specs, self.seed, self.streams)
 
+    def defines(self, pathname: bytes, name: str) -> bool:
+        """Whether the rule that speaks of a parameter says what its value shall be: with data, or by its `define`."""
+        path = pathname.decode(errors="surrogateescape")
+        rule = next((rule for rule in self.rules if rule.arrays(path, name) is not None), None)
+        return rule is not None and (rule.data is not None or rule.define)
+
     def whole_values(self, pathname: bytes, specs: Mapping[str, TensorSpec]) -> dict[str, Array]:
         """New values that the data brings as they are."""
         path = pathname.decode(errors="surrogateescape")
@@ -135,7 +143,9 @@ class Hints:
             document, rules = _read_rules(here / env[HINTS], seen)
         if env.get(TYPE):
             data = read_data(here / env[DATA], seen) if env.get(DATA) else None
-            rules.append(Rule("*", "*", env[TYPE], _options(env.get(OPTIONS)), data))
+            options = _options(env.get(OPTIONS))
+            define = bool(options.pop("define", False))
+            rules.append(Rule("*", "*", env[TYPE], options, data, define=define))
         elif env.get(DATA) or env.get(OPTIONS):
             raise HintError(f"{DATA} or {OPTIONS} is set, but {TYPE} is not", f"set {TYPE} to the type they are for")
         for rule in rules:
@@ -156,16 +166,12 @@ def embedded(text: str | None, specs: Mapping[str, TensorSpec]) -> dict[str, Hin
     """The hints in a recipe that a checkpoint carries; none if it is not one. Comes from strangers: never raises."""
     recipe = validated(text, len(specs))
     try:
-        found = {} if recipe is None else initial(recipe, specs)
-        for hint in found.values():
-            if hint.update == "random":
-                read_recipe(hint.options)
+        return {} if recipe is None else initial(recipe, specs)
     except HintError:
         return {}
-    return found
 
 
-def _options(text: str | None) -> Mapping[str, Any]:
+def _options(text: str | None) -> dict[str, Any]:
     if not text:
         return {}
     try:
@@ -187,5 +193,5 @@ def _read_rules(path: Path, seen: blake3) -> tuple[_Document, list[Rule]]:
             read[rule.data] = read_data(path.parent / rule.data, seen)
         data = None if rule.data is None else read[rule.data]
         options = InitRule.normal_options(rule.type, dict(rule.model_extra or {}))
-        found.append(Rule(rule.pattern, rule.files, rule.type, options, data, rule.prefix))
+        found.append(Rule(rule.pattern, rule.files, rule.type, options, data, rule.prefix, rule.define))
     return document, found

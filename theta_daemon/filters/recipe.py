@@ -28,6 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from theta_daemon.errors import HintError
 from theta_daemon.tensor import TensorSpec
 from theta_daemon.updates.base import Hint
+from theta_daemon.updates.random import read_recipe
 
 Streams = Literal["per-tensor", "consecutive"]
 
@@ -146,7 +147,10 @@ def validated(text: str | None, parameters: int) -> Embedded | None:
 def expand(
     hints: Mapping[str, Hint], specs: Mapping[str, TensorSpec], seed: int | None, streams: Streams
 ) -> dict[str, Hint]:
-    """`hints` with what random ones leave open filled in; `specs` in the order in which streams are used up."""
+    """`hints` with what random ones leave open filled in; `specs` in the order in which streams are used up.
+
+    Raises HintError for options that are no recipe.
+    """
     found = dict(hints)
     used: Counter[str] = Counter()
     for name, spec in specs.items():
@@ -162,6 +166,7 @@ def expand(
                 options |= {"seed": seed, "skip": used[generator]}
                 doubles = options.get("distribution") == "torch-uniform" and spec.dtype.name == "F64"
                 used[generator] += spec.elements * (2 if doubles else 1)
+        read_recipe(options)
         found[name] = Hint("random", hint.data, options)
     return found
 
