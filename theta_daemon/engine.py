@@ -220,7 +220,7 @@ class _Handler:
         self._smudger = Smudger(workspace)
 
     def open_sink(self, request: Request) -> Spool:
-        directory = self._workspace.repository.common_dir
+        directory = self._workspace.repository.spool_dir
         if request.command is Command.CLEAN:
             return ExpectingSpool(directory, lambda: expected(self._workspace, request.pathname))
         return Spool(directory)

@@ -41,7 +41,7 @@ class Filter:
 
     def spool(self) -> Spool:
         """An empty place for content, to be closed by the caller."""
-        return Spool(self._workspace.history.repository.common_dir)
+        return Spool(self._workspace.history.repository.spool_dir)
 
     def clean(self, path: bytes, content: Spool) -> bytes:
         """What git stores for the content. Raises ThetaError."""

@@ -8,6 +8,7 @@ everything out of the ordinary (ceilings, other owners, bare repositories found 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -103,6 +104,14 @@ class Repository:
     def scratch_dir(self) -> Path:
         """Where this package keeps what can be rebuilt. Not made here: who writes there first makes it."""
         return self.common_dir / "theta"
+
+    @property
+    def spool_dir(self) -> Path:
+        """Where a payload may wait: beside the objects, which have room for it; where nothing can be written (a repository
+        that is mounted read-only), the caller's folder for temporary files."""
+        if os.access(self.common_dir, os.W_OK | os.X_OK):
+            return self.common_dir
+        return self.invocation.path(self.invocation.env.get("TMPDIR") or "/tmp")  # noqa: S108 - the file has no name
 
     @property
     def index_file(self) -> Path:
