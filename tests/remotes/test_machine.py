@@ -120,13 +120,13 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def gc(self) -> None:
-        self.repo("reflog", "expire", "--expire=now", "--expire-unreachable=now", "refs/heads/main")
+        self.forget_reflogs()
         self.repo("gc", "-q", "--prune=now")
 
     @rule(forget=st.booleans())
     def prune(self, forget: bool) -> None:
         if forget:
-            self.repo("reflog", "expire", "--expire=now", "--all", *(["--", "HEAD"] if self.stashes else []))
+            self.forget_reflogs()
         past = time.time() - 100
         for path in (self.repo.path / ".git/lfs/objects").rglob("*"):
             os.utime(path, (past, past))
@@ -169,6 +169,11 @@ class Life(RuleBasedStateMachine):
                 self.model = self.model.put(step=np.array(number, "<i8"))
         data = self.model.bytes()
         self.repo.write("a.m", data)
+
+    def forget_reflogs(self) -> None:
+        """But for the stash's, which is its list."""
+        branches = self.repo.text("for-each-ref", "--format=%(refname)", "refs/heads").split()
+        self.repo("reflog", "expire", "--expire=now", "--expire-unreachable=now", "HEAD", *branches)
 
     def commit_all(self) -> None:
         self.repo("add", "-A")
