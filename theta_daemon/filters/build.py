@@ -19,16 +19,15 @@ from theta_daemon.filters.at_hand import AtHand
 from theta_daemon.filters.compose import Facts, compose, lineage_of
 from theta_daemon.filters.encode import WHOLE_BYTES, Encoder, Previous
 from theta_daemon.filters.forms import Encoded
-from theta_daemon.filters.hints import embedded
+from theta_daemon.filters.hints import Hints
 from theta_daemon.filters.known import Known
 from theta_daemon.filters.packing import Packing, Slot, ref
 from theta_daemon.filters.plan import Plan, Planner, value_key
 from theta_daemon.filters.rebuild import Rebuilder
-from theta_daemon.filters.recipe import METADATA_KEY
 from theta_daemon.filters.spool import Spool
+from theta_daemon.filters.told import Told
 from theta_daemon.filters.workspace import Workspace
 from theta_daemon.formats.base import Extent
-from theta_daemon.formats.safetensors import Safetensors, metadata
 from theta_daemon.pointer import Parameter, Pointer, SkeletonRef
 from theta_daemon.store.skeleton import encode_skeleton, skeleton_digest
 from theta_daemon.tensor import Buffer, Words
@@ -39,7 +38,6 @@ _GROUP_BYTES: Final = 1 << 20
 _AHEAD_BYTES: Final = 64 << 20
 _HEAD: Final = b"HEAD"
 _INDEX: Final = b"index"
-_NAMED_HINTS: Final = 5
 
 
 class Build:
@@ -65,9 +63,6 @@ class Build:
         self._pool = workspace.machinery.pool
         self._encoder = Encoder(workspace.registry, self._pool, workspace.settings.max_depth)
         self._planner = Planner(lambda _key, _digest: False)
-        self._hints: dict[str, Hint] = {}
-        self._carried: dict[str, Hint] = {}
-        self._unmet: list[tuple[str, Hint, Encoded]] = []
         self._sizes: dict[str, int] = {}
         self._commits: dict[str, str] = {}
 
@@ -76,15 +71,17 @@ class Build:
         workspace = self._workspace
         override = self._format_name or workspace.history.attribute(self._pathname, "theta-format")
         format_name, extents = workspace.registry.find_layout(self._spool, override)
-        self._read_hints(format_name, extents)
+        specs = {extent.name: extent.spec for extent in extents}
+        hints = Hints() if self._alone else workspace.hints()
+        told = Told(hints, self._pathname, format_name, self._spool, specs)
         digests = self._digests(extents)
-        reusable = self._reusable(extents, digests)
+        reusable = self._reusable(extents, digests, told)
         plan = self._planner.plan()
         values = workspace.cached_values(plan)
         rebuilder = Rebuilder(plan, workspace.machinery, AtHand.of(values))
         with Packing(workspace.store, self._pool) as packing:
             skeleton = self._skeleton(extents, packing)
-            parameters = self._parameters(extents, digests, reusable, plan, rebuilder, packing)
+            parameters = self._parameters(extents, digests, reusable, plan, rebuilder, packing, told)
             keys = {draft.parameter.name: draft.base for draft in parameters if draft.base is not None}
             lineage = lineage_of(keys, plan)
             lineage_slot = packing.add([lineage.encode()]) if keys else None
@@ -92,7 +89,7 @@ class Build:
         self._sizes.update(packs)
         finished = [p.parameter if p.slot is None else _placed(p.parameter, p.slot, packs) for p in parameters]
         workspace.memo.remember_parameters(finished)
-        self._tell_unmet()
+        told.report(workspace.report)
         return compose(
             Facts(format_name, self._spool.size, self._spool.hexdigest()),
             skeleton if not isinstance(skeleton, _NewSkeleton) else skeleton.ref(packs),
@@ -102,16 +99,6 @@ class Build:
             self._commits,
             self._size_of,
         )
-
-    def _read_hints(self, format_name: str, extents: Sequence[Extent]) -> None:
-        """What the caller says, and for parameters of which the caller says nothing what the checkpoint itself does."""
-        specs = {extent.name: extent.spec for extent in extents}
-        self._hints = {} if self._alone else self._workspace.hints().for_file(self._pathname, specs)
-        if format_name != Safetensors.name:
-            return
-        text, order = metadata(self._spool, METADATA_KEY)
-        told = embedded(text, {name: specs[name] for name in order}) if text is not None else {}
-        self._carried = {name: hint for name, hint in told.items() if name not in self._hints}
 
     def _digests(self, extents: Sequence[Extent]) -> list[str]:
         """BLAKE3 of every parameter, in order."""
@@ -134,7 +121,7 @@ class Build:
             digests.append(hasher.hexdigest())
         return digests
 
-    def _reusable(self, extents: Sequence[Extent], digests: Sequence[str]) -> dict[str, Parameter]:
+    def _reusable(self, extents: Sequence[Extent], digests: Sequence[str], told: Told) -> dict[str, Parameter]:
         """The records that the repository has for these values, by key; walks the history they stand on."""
         workspace = self._workspace
         known: set[str] = set()
@@ -164,7 +151,7 @@ class Build:
                 continue
             if self._alone and found.previous is not None:
                 continue
-            if digest not in heads and not _follows(found, self._hints.get(extent.name)):
+            if digest not in heads and not told.accepts(extent.name, found):
                 continue  # the index or the memo has it in a form that the caller now wants another for
             if digest in known or self._here(plan, key):
                 usable[key] = found
@@ -198,6 +185,7 @@ class Build:
         plan: Plan,
         rebuilder: Rebuilder,
         packing: Packing,
+        told: Told,
     ) -> list[_Draft]:
         """Every parameter in file order, its record written or found."""
         head = self._known.head_pointer
@@ -211,18 +199,14 @@ class Build:
                 drafts[index] = _Draft(_renamed(found, extent.name), None, plan.nodes[key].base)
             elif first.setdefault(key, index) == index:
                 before = None if head is None else head.by_name.get(extent.name)
-                hint = self._hints.get(extent.name) or self._carried.get(extent.name)
-                jobs.append(_Job(index, extent, self._previous(before, extent, rebuilder), hint))
+                jobs.append(_Job(index, extent, self._previous(before, extent, rebuilder), told.hint(extent.name)))
         for job, encoded in self._encode(jobs):
             slot = packing.add(encoded.parts)
             if encoded.failed:
                 encoded = self._encoder.dense(job.extent.spec, self._reader(job.extent))  # noqa: PLW2901
                 slot = packing.add(encoded.parts)
             drafts[job.index] = self._draft(job, digests[job.index], encoded, slot)
-            # A checkpoint that was trained on still carries the recipe of its beginning.
-            told = job.extent.name in self._hints or head is None or job.extent.name not in head.by_name
-            if job.hint is not None and job.hint.update != encoded.update and told:
-                self._unmet.append((job.extent.name, job.hint, encoded))
+            told.followed(job.extent.name, encoded, new=head is None or job.extent.name not in head.by_name)
         for index, (extent, key) in enumerate(zip(extents, keys, strict=True)):
             twin = drafts[first[key]] if drafts[index] is None else None
             if twin is not None:
@@ -307,17 +291,6 @@ class Build:
             return _Draft(parameter, slot, value_key(before.digest, before.spec))
         return _Draft(parameter, slot, None)
 
-    def _tell_unmet(self) -> None:
-        """Say which hints could not be followed, why, and what was done instead."""
-        by_outcome: dict[tuple[str, str, str], list[str]] = {}
-        for name, hint, encoded in self._unmet:
-            by_outcome.setdefault((hint.update, encoded.update, encoded.unmet or "it failed"), []).append(name)
-        for (wanted, update, why), names in by_outcome.items():
-            more = f" and {len(names) - _NAMED_HINTS} more" if len(names) > _NAMED_HINTS else ""
-            named = ", ".join(names[:_NAMED_HINTS]) + more
-            path = self._pathname.decode(errors="backslashreplace")
-            self._workspace.report(f"{path}: stored as {update}, not {wanted}, since {why}: {named}")
-
     def _size_of(self, oid: str) -> int:
         size = self._sizes.get(oid)
         if size is None:
@@ -354,11 +327,6 @@ class _Draft:
     parameter: Parameter
     slot: Slot | None
     base: str | None
-
-
-def _follows(known: Parameter, hint: Hint | None) -> bool:
-    """Whether a record that is there already is of the type that a hint asks for."""
-    return hint is None or known.update == hint.update
 
 
 def _placed(parameter: Parameter, slot: Slot, packs: list[tuple[str, int]]) -> Parameter:
