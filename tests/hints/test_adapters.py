@@ -103,16 +103,17 @@ def test_ia3(short_dir: Path, feedforward: bool) -> None:
 
 
 def test_torch_file_and_saved_modules(short_dir: Path) -> None:
-    """adapter_model.bin is read without running it; modules that were trained whole come as values."""
+    """adapter_model.bin is read without running it; what was trained whole comes as values."""
     _, a, b = pair(8)
     folder = write_adapter(short_dir / "f", {}, r=3)
     (folder / "adapter_model.safetensors").unlink()
     prefix = "base_model.model."
     state = {"m.lora_A.weight": a, "m.lora_B.weight": b, "head.weight": torch.ones(2, 2)}
+    state["m.base_layer.bias"] = torch.ones(12)
     torch.save({prefix + name: tensor for name, tensor in state.items()}, folder / "adapter_model.bin")
     found = read_data(folder)
-    assert set(found) == {"m.weight", "head.weight"}
-    assert set(found["head.weight"]) == {WHOLE}
+    assert set(found) == {"m.weight", "m.bias", "head.weight"}
+    assert set(found["head.weight"]) == set(found["m.bias"]) == {WHOLE}
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def _adapter(config_path: Path, arrays: Mapping[str, Array], seen: blake3 | None
         part = _PART.fullmatch(name)
         if part is None:
             # Trained beside the factors: a bias, or a module in `modules_to_save`.
-            found[name.removeprefix(_PREFIX).replace(".modules_to_save.default.", ".")] = {WHOLE: array}
+            found[_plain(name)] = {WHOLE: array}
         else:
             modules[part[1].removeprefix(_PREFIX)][part[2]] = array
     for module, parts in modules.items():
@@ -148,6 +148,11 @@ def _adapter(config_path: Path, arrays: Mapping[str, Array], seen: blake3 | None
     if not modules:
         raise HintError(f"{config_path}: no factors beside it")
     return found
+
+
+def _plain(name: str) -> str:
+    """A parameter's name without what peft puts around modules."""
+    return re.sub(r"\.(base_layer|modules_to_save(\.default)?)\.", ".", name.removeprefix(_PREFIX))
 
 
 def _factors(config: _Config, path: Path, module: str, parts: Mapping[str, Array]) -> Mapping[str, Any]:

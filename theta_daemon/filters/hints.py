@@ -126,8 +126,15 @@ class Hints:
 
     def unused(self, names: Sequence[str]) -> list[str]:
         """Parameters that the data speaks of and that are not among `names`."""
-        known = set(names)
-        return sorted({rule.prefix + key for rule in self.rules for key in rule.data or ()} - known)
+        spoken = set()
+        for rule in self.rules:
+            data = rule.data or {}
+            # An adapter does not say whether a module has the bias that shares its weight's scale.
+            implied = {
+                f"{key.removesuffix('weight')}bias" for key in data if key.endswith(".weight") and "ia3" in data[key]
+            }
+            spoken |= {rule.prefix + key for key in data if key not in implied}
+        return sorted(spoken - set(names))
 
     @classmethod
     def load(cls, invocation: Invocation, known: Callable[[str], object]) -> Hints:
