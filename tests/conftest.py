@@ -36,6 +36,25 @@ GITCONFIG = """\
 """
 
 
+SLOW = (
+    "tests/git/test_bytes.py::test_every_kind_of_file[never]",
+    "tests/git/test_merge.py::test_parameters_of_both_sides[never]",
+    "tests/remotes/test_travel.py::test_a_clone_over_a_connection_that_breaks[s3-500]",
+    "tests/remotes/test_travel.py::test_a_clone_over_a_connection_that_breaks[s3-drop]",
+    "tests/warm/test_checkout.py::test_any_warmed_revision_is_there_whatever_its_depth",
+    "tests/warm/test_command.py::test_the_key",
+    "tests/warm/test_command.py::test_where_the_cache_is",
+)
+"""What took over half a minute on a loaded machine and has a quicker sibling: run by `scripts/test --all`."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the slow ones."""
+    for item in items:
+        if item.nodeid in SLOW:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture
 def short_dir() -> Iterator[Path]:
     """An empty folder right under /tmp, removed afterwards. Sockets need paths shorter than `tmp_path` gives."""

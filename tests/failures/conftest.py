@@ -1,7 +1,34 @@
-"""The fixtures of tests/git: a repository whose files are checkpoints, with a daemon and without one."""
+"""The fixtures of tests/git: a repository whose files are checkpoints, with a daemon and without one; and a daemon to kill."""
 
 from __future__ import annotations
 
-from tests.git.conftest import daemon_dir, either, git_configuration, installed, repo, shared_daemon
+from pathlib import Path
+
+import pytest
+
+from tests.failures.victims import Victim
+from tests.git.conftest import (
+    ATTRIBUTES,
+    daemon_dir,
+    either,
+    git_configuration,
+    installed,
+    repo,
+    shared_daemon,
+    start_daemon,
+)
+from tests.gitrepo import GitRepo
 
 __all__ = ["daemon_dir", "either", "git_configuration", "installed", "repo", "shared_daemon"]
+
+
+@pytest.fixture
+def victim(installed: None, runtime_dir: Path, git: GitRepo, monkeypatch: pytest.MonkeyPatch) -> Victim:
+    """A repository served by a daemon of its own, which may be killed; no other is started in its place."""
+    monkeypatch.setenv("THETA_DAEMON", "auto")
+    monkeypatch.setenv("CI", "1")
+    monkeypatch.setenv("THETA_IDLE_SECONDS", "600")
+    start_daemon(runtime_dir)
+    git.write(".gitattributes", ATTRIBUTES)
+    git.commit("attributes")
+    return Victim(git, runtime_dir, start_daemon)

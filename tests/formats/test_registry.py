@@ -118,7 +118,7 @@ EXPECTED = {
 
 def test_every_input_is_expected() -> None:
     """No real file is forgotten here."""
-    assert EXPECTED.keys() == inputs.INPUTS.keys()
+    assert EXPECTED.keys() == inputs.INPUTS.keys() - {"minilm-vocab"}
 
 
 @pytest.mark.parametrize("name", EXPECTED)

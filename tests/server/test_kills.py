@@ -147,7 +147,7 @@ def test_signals_that_are_not_for_the_daemon(site: Site, number: signal.Signals)
     daemon = site.start()
     daemon.send_signal(number)
     site.repo.commit("one", **{"a.bin": b"ONE"})
-    assert set(site.servers()) == {daemon.pid}
+    assert daemon.pid in site.servers()
 
 
 def test_a_session_that_waits_for_git_ends_with_the_client(site: Site) -> None:

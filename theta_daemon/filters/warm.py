@@ -161,13 +161,25 @@ class Warmer:
         nbytes = 0
         for number, (label, item) in enumerate(labels.items()):
             before = nbytes
-            try:
-                for buffer in prepared.stream(label):
-                    nbytes += memoryview(buffer).nbytes
-                    self._progress(number, len(items), nbytes, in_all)
-                self._expect(item)
+            error: ThetaError | None = None
+            # What a shared plan cannot build may still be had alone: a record of another file may have been at fault.
+            for source in (prepared, None) if len(labels) > 1 else (prepared,):
+                try:
+                    if source is None:
+                        source = Prepared(self._workspace, {label: item.wanted})  # noqa: PLW2901
+                    for buffer in source.stream(label):
+                        nbytes += memoryview(buffer).nbytes
+                        self._progress(number, len(items), nbytes, in_all)
+                    self._expect(item)
+                except ThetaError as caught:
+                    error = error or caught
+                    nbytes = before
+                else:
+                    error = None
+                    break
+            if error is None:
                 done.warm += 1
-            except ThetaError as error:
+            else:
                 done.failed[label] = error
             nbytes = before + item.wanted.pointer.size
             self._progress(number + 1, len(items), nbytes, in_all)
