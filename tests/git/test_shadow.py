@@ -84,7 +84,7 @@ class Pair:
         """Objects that no ref, reflog, stash or index can need go; none that is needed may."""
         self.log.append("prune")
         with Depot.open(caller(self.repo.path), None) as depot:
-            Prune(depot).run(grace_seconds=0)
+            Prune(depot, lambda *_: None).run(grace_seconds=0)
 
     def revision(self) -> str:
         """A commit that both have, by a name that both know."""

@@ -112,7 +112,7 @@ def test_the_history_is_gone_altogether(chain: Chain, short_dir: Path) -> None:
     """Depth-1 clone, pruned original: chains are followed through the lineage, also when a new version is built on them."""
     clone = with_objects(chain.repo, short_dir / "shallow", "--depth=1")
     assert clone.text("rev-list", "--count", "HEAD") == "1"
-    assert any(parameter.depth > 2 for parameter in pointer(clone, "HEAD").parameters)
+    assert any(parameter.depth > 0 for parameter in pointer(clone, "HEAD").parameters)
     clone("checkout", "-q", "HEAD")
     clone("reset", "-q", "--hard")
     assert clone.read("m") == chain.data[-1]
@@ -123,7 +123,7 @@ def test_the_history_is_gone_altogether(chain: Chain, short_dir: Path) -> None:
     onwards = version.edit("embed.weight", 99)
     assert version.bytes() == chain.data[-1]
     clone.commit("onwards", m=onwards.bytes())
-    assert pointer(clone, "HEAD").by_name["embed.weight"].depth > 3
+    assert pointer(clone, "HEAD").by_name["embed.weight"].depth > 1
     again = with_objects(clone, short_dir / "again", "--depth=1")
     again("reset", "-q", "--hard")
     assert again.read("m") == onwards.bytes()

@@ -60,7 +60,7 @@ def test_a_daemon_is_started_for_the_next_command(site: Site) -> None:
     assert daemon.pid not in first
     site.repo.write("a.bin", b"TWO")
     site.repo("add", "a.bin")
-    assert site.servers()[-1] == daemon.pid
+    assert daemon.pid in site.servers()
 
 
 def test_a_declined_caller_serves_itself(site: Site) -> None:
@@ -96,4 +96,4 @@ def test_a_failing_session_fails_the_command(site: Site) -> None:
     assert done.returncode == 128
     assert b"internal error" in done.stderr
     site.repo("add", "-A")
-    assert site.servers()[-1] == daemon.pid
+    assert daemon.pid in site.servers()

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import pygit2
@@ -45,11 +46,16 @@ class Objects:
         self._format = repository.object_format
         self._id_length = _ID_LENGTHS.get(repository.object_format, 64)
         self._cat_file = CatFile(invocation, stderr_fd, stopped)
-        self._partial = repository.promisor is not None
+        self._repository = repository
         self.replaced = has_replacements(repository, invocation)
         self._odb = None
         if repository.odb_readable and not self.replaced:
             self._odb = _open(repository)
+
+    @cached_property
+    def _partial(self) -> bool:
+        """Whether a remote has what is missing here. Asked only then: it may need git's configuration, from a child."""
+        return self._repository.promisor is not None
 
     def well_formed(self, oid: str) -> bool:
         """Whether `oid` can be an id in this repository."""
@@ -71,7 +77,7 @@ class Objects:
                 return GitObject(pygit2.enums.ObjectType(number).name.lower(), data, "pygit2")
             except (KeyError, OSError, pygit2.GitError):
                 pass  # not here, or damaged: git may have another copy, or words for it
-            if self._partial and not fetch:
+            if not fetch and self._partial:
                 return None
         answer = self._cat_file.read(oid, max_bytes)
         if answer is None:
