@@ -209,3 +209,14 @@ def test_raw_files_from_before_the_filter(repo: GitRepo) -> None:
     assert parse(repo.blob("m")) is not None
     assert repo.status() == ""
     assert repo.read("m") == data
+
+
+def test_files_that_git_reads_stay_readable(repo: GitRepo) -> None:
+    """A pattern that takes in .gitattributes itself does not make a pointer of it: every clone must read it."""
+    repo.write(".gitattributes", b"* filter=theta -text\n")
+    repo.write("sub/.gitignore", b"*.tmp\n")
+    repo("add", "-A")
+    repo("commit", "-q", "-m", "all")
+    assert repo.blob(".gitattributes", "HEAD") == b"* filter=theta -text\n"
+    assert repo.blob("sub/.gitignore", "HEAD") == b"*.tmp\n"
+    assert repo.text("status", "--porcelain") == ""

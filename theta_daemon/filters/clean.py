@@ -20,6 +20,8 @@ def clean(workspace: Workspace, pathname: bytes, spool: Spool) -> bytes:
     """The text that git stores for the file's content in `spool`. Raises StoreError; odd content is never refused."""
     if spool.size == 0:
         return b""
+    if git_reads(pathname):
+        return bytes(spool.read(0, spool.size))
     text = _own_pointer(spool)
     if text is not None:
         return text
@@ -41,6 +43,11 @@ def pointer_text(workspace: Workspace, pathname: bytes, spool: Spool, known: Kno
     for key in {digest, memo_key(digest, hints.fingerprint)}:
         workspace.memo.remember(key, text)
     return text
+
+
+def git_reads(pathname: bytes) -> bool:
+    """Whether git itself reads the file: a pattern such as `*` must not turn it into a pointer (no clone could read it)."""
+    return pathname.rpartition(b"/")[2] in {b".gitattributes", b".gitignore", b".gitmodules", b".mailmap"}
 
 
 def _own_pointer(spool: Spool) -> bytes | None:
