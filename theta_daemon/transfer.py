@@ -22,7 +22,9 @@ from theta_daemon.store.remote.progress import TerminalProgress
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A session's access to remotes. `counters`: `fetch.rounds`, `fetch.objects`, `fetch.bytes`."""
+    """A session's access to remotes. `counters`: `fetch.rounds` that a remote answered, and their `fetch.requests` (see
+    `TransferReport`), `fetch.objects`, `fetch.bytes`.
+    """
 
     repository: Repository
     settings: Settings
@@ -46,6 +48,7 @@ class Transfer:
                 continue
             tried.append(name)
             self.counters.add("fetch.rounds", report.rounds)
+            self.counters.add("fetch.requests", report.requests)
             self.counters.add("fetch.objects", len(report.moved))
             self.counters.add("fetch.bytes", report.moved_bytes)
             reasons |= {oid: f"{name}: {reason}" for oid, reason in report.failed.items()}

@@ -1,8 +1,12 @@
-"""Remotes of every kind: where git's refs go, where the objects go, and how a clone is told of it."""
+"""Remotes of every kind: where git's refs go, where the objects go, and how a clone is told of it.
+
+`path` and `file` need no git-lfs; `lfs-file` is git over HTTP whose objects git-lfs takes to a file:// URL.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -15,7 +19,7 @@ from tests.git.models import Model
 from tests.gitrepo import GitRepo
 from tests.servers import Proxy, lfs_server, proxy, s3_server
 
-KINDS = ["path", "file", "http", "s3"]
+KINDS = ["path", "file", "lfs-file", "http", "s3"]
 S3_ENV = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
 GET_OBJECT = {"http": r"GET /.*/objects/storage/", "s3": r"GET /bucket/"}
 PUT_OBJECT = {"http": r"PUT /.*/objects/storage/", "s3": r"PUT /bucket/"}
@@ -58,6 +62,28 @@ class Site:
         return seen
 
 
+@dataclass(frozen=True)
+class LfsRuns:
+    """A git-lfs on the PATH that notes how it is called, then does what it does."""
+
+    log: Path
+
+    @classmethod
+    def watched(cls, folder: Path) -> LfsRuns:
+        """Its program is put into `folder`, which the caller puts first on the PATH."""
+        real, log = shutil.which("git-lfs"), folder / "log"
+        folder.mkdir()
+        (folder / "git-lfs").write_text(f'#!/bin/sh\necho "$1" >> {log}\nexec {real} "$@"\n')
+        (folder / "git-lfs").chmod(0o755)
+        return cls(log)
+
+    def seen(self) -> list[str]:
+        """The commands since the last time."""
+        found = self.log.read_text().split() if self.log.exists() else []
+        self.log.unlink(missing_ok=True)
+        return found
+
+
 def versions(here: GitRepo, model: Model, count: int, name: str = "a.m") -> dict[str, bytes]:
     """Commit so many versions of a model; the bytes by commit."""
     made = {}
@@ -85,6 +111,10 @@ def site_of(kind: str, here: GitRepo) -> Iterator[Site]:
             made = Site(kind, here, bare, str(bare), bare / "lfs" / "objects")
         elif kind == "file":
             made = Site(kind, here, bare, f"file://{bare}", bare / "lfs" / "objects")
+        elif kind == "lfs-file":
+            url = stack.enter_context(git_server(bare))
+            here.commit("where objects are", **{".lfsconfig": f"[lfs]\n\turl = file://{bare}\n".encode()})
+            made = Site(kind, here, bare, url, bare / "lfs" / "objects")
         elif kind == "http":
             (storage / "bucket").mkdir(parents=True)
             front = stack.enter_context(proxy(stack.enter_context(lfs_server(storage))))

@@ -30,6 +30,7 @@ def test_skipped_cleaned_filled(local: Site) -> None:
     told = ok_json(clone, "pull", "--json")
     assert sorted(told["files"]) == ["a.m", "run.m"]
     assert (told["rounds"], told["failed"]) == (1, {})
+    assert told["requests"] == told["objects"] > 0
     assert clone.read("a.m") == list(made.values())[-1]
     assert clone.read("run.m") == model(3).bytes()
     assert os.access(clone.path / "run.m", os.X_OK)
@@ -83,7 +84,7 @@ def test_fetch_of_revisions(local: Site) -> None:
     assert ok_json(clone, "fetch", first, "--json")["pointers"] == 1
     assert ok_json(clone, "fetch", "--all", "--json")["pointers"] == 4
     assert ok_json(clone, "fetch", f"{first}..HEAD", "--json") | {"rounds": 0} == {
-        "pointers": 3, "objects": 0, "bytes": 0, "rounds": 0, "failed": {}
+        "pointers": 3, "objects": 0, "bytes": 0, "rounds": 0, "requests": 0, "failed": {}
     }  # fmt: skip
     shutil.rmtree(local.bare)
     for commit, data in made.items():

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from tests.cli.theta import ok_json
+from tests.cli.theta import ok, ok_json
+from tests.daemons import daemons, end
+from tests.git.conftest import start_daemon
 from tests.git.models import model
 from tests.gitrepo import GitRepo
-from tests.remotes.sites import GET_OBJECT, PUT_OBJECT, S3_ENV, Site, stored, versions
+from tests.remotes.sites import GET_OBJECT, PUT_OBJECT, S3_ENV, LfsRuns, Site, stored, versions
 
 
 def sha256(data: bytes) -> str:
@@ -37,25 +42,71 @@ def test_every_version_comes_back(site: Site) -> None:
         assert any(line.startswith("PUT") for line in first)
 
 
-def test_a_clone_of_depth_one(site: Site, record_testsuite_property: Callable[[str, object], None]) -> None:
-    """The whole file, by lineage, in one round: each object is asked for once, and nothing else is missing afterwards."""
-    *_, (_, newest) = versions(site.here, model(), 6).items()
-    site.here("push", "-q", "origin", "main")
-    site.requests()
-    site.url = site.url if "://" in site.url else f"file://{site.bare}"  # git takes --depth for URLs only
-    clone = site.clone("--depth", "1")
-    assert clone.text("rev-list", "--count", "HEAD") == "1"
-    assert clone.read("a.m") == newest
-    assert clone.status() == ""
-    requests = site.requests()
-    record_testsuite_property(f"requests for a clone of depth 1 from {site.kind}", len(requests))
-    got = [line for line in requests if line.startswith("GET") and len(line.rsplit("/", 1)[1]) == 64]
-    assert len(got) == len(set(got))
-    if site.front is not None:
-        assert {line.rsplit("/", 1)[1] for line in got} == stored(clone.path / ".git/lfs/objects")
-    if site.kind == "http":
-        assert [line for line in requests if line.startswith("POST")] == ["POST /org/models.git/info/lfs/objects/batch"]
-    assert ok_json(clone, "fetch", "--json") == {"pointers": 1, "objects": 0, "bytes": 0, "rounds": 0, "failed": {}}
+NOTHING_TO_FETCH = {"pointers": 1, "objects": 0, "bytes": 0, "rounds": 0, "requests": 0, "failed": {}}
+
+
+@contextmanager
+def fresh_daemon(folder: Path) -> Iterator[tuple[dict[str, str], Callable[[], dict[str, int]]]]:
+    """A daemon that has seen nothing: what makes git use it, and a look at what it says it has fetched."""
+    env = {"THETA_DAEMON": "always", "THETA_RUNTIME_DIR": str(folder)}
+    start_daemon(folder)
+
+    def fetched() -> dict[str, int]:
+        (report,) = json.loads(ok(folder, "daemon", "status", "--json", env=env))
+        counters = report["host"]["counters"]
+        return {name: counters.get(f"fetch.{name}", 0) for name in ("rounds", "requests", "objects", "bytes")}
+
+    try:
+        yield env, fetched
+    finally:
+        end(daemons(THETA_RUNTIME_DIR=str(folder)))
+
+
+def test_a_clone_of_depth_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch, record_testsuite_property: Callable[[str, object], None]
+) -> None:
+    """The whole file, by lineage, in one round: each object is asked for once, and nothing else is missing afterwards. The
+    daemon tells how much it asked for, its servers and git-lfs agree, and a longer history takes no more.
+    """
+    runs = LfsRuns.watched(site.here.path.parent / "watched")
+    monkeypatch.setenv("PATH", f"{runs.log.parent}{os.pathsep}{os.environ['PATH']}")
+    site.here("config", "theta.maxDepth", "2")
+    versions(site.here, model(), 12)
+    table = []
+    for count in (24, 36):
+        *_, (_, newest) = versions(site.here, model(count), 12).items()
+        site.here("push", "-q", "origin", "main")
+        site.requests()
+        runs.seen()
+        with fresh_daemon(site.here.path.parent / f"fresh-{count}") as (env, fetched):
+            clone = site.clone("--depth", "1", "--no-local", env=env)
+            told = fetched()
+        assert clone.text("rev-list", "--count", "HEAD") == "1"
+        assert sha256(clone.read("a.m")) == sha256(newest)
+        asked, lfs = site.requests(), [command for command in runs.seen() if command in ("fetch", "pull", "smudge")]
+        table.append({"versions": count, **told, "of the server": len(asked)})
+        store = clone.path / ".git/lfs/objects"
+        objects = stored(store)
+        assert clone.status() == ""
+        assert ok_json(clone, "fetch", "--json") == NOTHING_TO_FETCH
+        by_lfs = site.kind in ("lfs-file", "http")
+        assert told == {
+            "rounds": 1,
+            "requests": 1 if by_lfs else len(objects),
+            "objects": len(objects),
+            "bytes": sum((store / oid[:2] / oid[2:4] / oid).stat().st_size for oid in objects),
+        }
+        assert lfs == (["fetch"] if by_lfs else [])
+        gets = sorted(line.rsplit("/", 1)[1] for line in asked if line.startswith("GET"))
+        rest = [line for line in asked if not line.startswith("GET")]
+        assert gets == (sorted(objects) if site.front is not None else [])
+        assert rest == (["POST /org/models.git/info/lfs/objects/batch"] if site.kind == "http" else [])
+    for row in table:
+        print(f"{site.kind:8}", *(f"{name}: {number:,}" for name, number in row.items()), sep="  ")
+        record_testsuite_property(f"a clone of depth 1 from {site.kind}, {row['versions']} versions", row)
+    short, long = table
+    for name in ("requests", "objects", "of the server"):
+        assert long[name] == short[name]
 
 
 @pytest.mark.parametrize("options", [["--filter=blob:none"], ["--single-branch", "--depth", "2"]])
@@ -110,12 +161,17 @@ def test_grafted_amended_squashed(local: Site) -> None:
         ("http", 500),
         ("http", 403),
         ("s3", "drop"),
+        ("s3", "truncate"),
+        ("s3", "corrupt"),
         ("s3", 500),
+        ("s3", 403),
     ],
     indirect=["site"],
 )
 def test_a_clone_over_a_connection_that_breaks(site: Site, fault: str | int) -> None:
-    """A clear error, nothing half-written, and the next try completes and asks only for what is missing."""
+    """A clear error that names file and object, nothing half-written, and the next try completes and asks only for what is
+    missing.
+    """
     made = versions(site.here, model(), 3)
     newest = list(made.values())[-1]
     site.here("push", "-q", "origin", "main")
@@ -127,17 +183,19 @@ def test_a_clone_over_a_connection_that_breaks(site: Site, fault: str | int) -> 
     store = clone.path / ".git/lfs/objects"
     assert done.returncode != 0
     assert victim.encode() in done.stderr
+    assert b"a.m" in done.stderr
     assert b"Traceback" not in done.stderr
     assert victim not in stored(store)
     for oid in stored(store):
         assert sha256((store / oid[:2] / oid[2:4] / oid).read_bytes()) == oid
+    assert [path for path in (clone.path / ".git/lfs/tmp").rglob("*") if path.is_file()] == []
     had = stored(store)
     site.front.fault = lambda _method, _path: None
     site.requests()
     clone("checkout", "-q", "-f", "HEAD", "--", ".", env={"THETA_DAEMON": "never"})
     assert clone.read("a.m") == newest
     asked = {line.rsplit("/", 1)[1] for line in site.requests() if line.startswith("GET")}
-    assert not had & asked
+    assert asked == stored(store) - had
     assert victim in asked
 
 

@@ -162,12 +162,18 @@ def test_broken_transfers_leave_nothing_half_written(place: Place) -> None:
     report = place.remote(other).fetch(objects, other)
     assert report.moved == objects.keys() - bad.keys()
     assert report.failed.keys() == bad.keys()
+    if place.kind == "s3":
+        assert report.requests > len(objects)  # what was cut is asked for again
+    else:
+        assert report.requests == 1
     assert_whole(other, set(objects) - set(bad))
     assert not [path for path in (other.root.parent / "tmp").rglob("theta-*") if path.is_file()]
     faults(place, "drop", GET_OBJECT[place.kind], times=1)
     place.proxy.seen.clear()
-    assert place.remote(other).fetch(objects, other).moved == bad.keys()
+    report = place.remote(other).fetch(objects, other)
+    assert report.moved == bad.keys()
     assert place.proxy.count(GET_OBJECT[place.kind]) == len(bad) + 1
+    assert report.requests in ((len(bad), len(bad) + 1) if place.kind == "s3" else (1,))  # s3fs tries again unseen
     assert_whole(other, set(objects))
 
 

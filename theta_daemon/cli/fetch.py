@@ -49,6 +49,7 @@ def fetch(
                 "objects": len(done.came),
                 "bytes": done.nbytes,
                 "rounds": counts.get("fetch.rounds", 0),
+                "requests": counts.get("fetch.requests", 0),
                 "failed": {oid: error.message for oid, error in done.failed.items()},
             }
         )
@@ -90,6 +91,7 @@ def pull(
                 "files": [path.decode(errors="surrogateescape") for path in written],
                 "failed": {path.decode(errors="surrogateescape"): why for path, why in failures.items()},
                 "rounds": counts.get("fetch.rounds", 0),
+                "requests": counts.get("fetch.requests", 0),
                 "objects": counts.get("fetch.objects", 0),
                 "bytes": counts.get("fetch.bytes", 0),
             }

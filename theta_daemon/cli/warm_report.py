@@ -112,6 +112,7 @@ class Report:
             "objects_fetched": counts.get("fetch.objects", 0),
             "bytes_fetched": counts.get("fetch.bytes", 0),
             "fetch_rounds": counts.get("fetch.rounds", 0),
+            "fetch_requests": counts.get("fetch.requests", 0),
             "blobs_read": counts.get("blobs_read", 0),
             "pointers_parsed": counts.get("pointers_parsed", 0),
             "updates_decoded": counts.get("updates_decoded", 0),

@@ -26,12 +26,17 @@ COPY_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class TransferReport:
-    """What a transfer did: ids that were moved, their bytes, the rest with reasons, and rounds of asking (0: nothing to do)."""
+    """What a transfer did: ids that were moved, their bytes, the rest with reasons, and rounds of asking (0: nothing to do).
+
+    `requests`: what was asked for, our own further tries included: objects of a folder, calls to an object store's library, or
+    runs of git-lfs. What the library tries again, and what git-lfs asks its server, cannot be seen from here.
+    """
 
     moved: frozenset[str] = frozenset()
     moved_bytes: int = 0
     failed: Mapping[str, str] = field(default_factory=dict)
     rounds: int = 1
+    requests: int = 0
 
 
 class Remote(ABC):
@@ -112,7 +117,8 @@ def each(
                 moved.add(oid)
                 if progress is not None:
                     progress(1, objects[oid])
-    return TransferReport(frozenset(moved), total(objects, moved), failed, rounds=1 if objects else 0)
+    rounds = 1 if objects else 0
+    return TransferReport(frozenset(moved), total(objects, moved), failed, rounds, requests=len(objects))
 
 
 def total(objects: Mapping[str, int], ids: Iterable[str]) -> int:

@@ -74,7 +74,7 @@ class GitLfsRemote(Remote):
         moved = wanted.keys() - absent.keys()
         reasons = {oid: ended.about(oid) or ended.last for oid in absent}
         self._tell(progress, len(moved), total(wanted, moved))
-        return TransferReport(frozenset(moved), total(wanted, moved), reasons)
+        return TransferReport(frozenset(moved), total(wanted, moved), reasons, requests=1)
 
     def push(self, objects: Mapping[str, int], store: LfsStore, progress: Progress | None = None) -> TransferReport:
         require(objects, store)
@@ -85,7 +85,7 @@ class GitLfsRemote(Remote):
         if ended.status != 0:
             raise self._failure("push to", ended)
         self._tell(progress, len(objects), total(objects, objects))
-        return TransferReport(frozenset(objects), total(objects, objects))
+        return TransferReport(frozenset(objects), total(objects, objects), requests=1)
 
     def has(self, objects: Mapping[str, int]) -> frozenset[str] | None:
         return None  # the client has no such question; pushing again is cheap: the server names what it lacks

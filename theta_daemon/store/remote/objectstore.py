@@ -74,6 +74,7 @@ class ObjectStoreRemote(Remote):
         moved: set[str] = set()
         failed: dict[str, str] = {}
         fatal: list[tuple[str, str, str | None]] = []
+        requests: list[int] = []
 
         def on_line(line: str) -> None:
             message = json.loads(line)
@@ -83,6 +84,8 @@ class ObjectStoreRemote(Remote):
                     progress(1, objects[message["moved"]])
             elif "failed" in message:
                 failed[message["failed"]] = message["reason"]
+            elif "requests" in message:
+                requests.append(message["requests"])
             elif "fatal" in message:
                 fatal.append((message["fatal"], message["reason"], message["hint"]))
 
@@ -101,4 +104,4 @@ class ObjectStoreRemote(Remote):
             raise (StoreError if kind == "store" else RemoteError)(reason, hint)
         if ended.status != 0:
             raise RemoteError(f"cannot {action} with {self._url}: {ended.last}", _HINT)
-        return TransferReport(frozenset(moved), total(objects, moved), failed)
+        return TransferReport(frozenset(moved), total(objects, moved), failed, requests=sum(requests))

@@ -1,8 +1,9 @@
 """The child that speaks to object stores: `python -m theta_daemon.store.remote.worker`, an edge of its own.
 
 One job as JSON on stdin: {action: fetch | push | has, url, objects: {id: size}, jobs, store}. One JSON object a line on
-stdout: {moved: id} for each object that was moved (or is there, for `has`), {failed: id, reason}, and at most one
-{fatal: store | remote, reason, hint}. Everything that fsspec wants to know it finds in this process's environment.
+stdout: {moved: id} for each object that was moved (or is there, for `has`), {failed: id, reason}, {requests: number} of
+calls that were made, and at most one {fatal: store | remote, reason, hint}. Everything that fsspec wants to know it finds in
+this process's environment.
 
 Objects are fetched in ranges, each tried again when the connection breaks, and verified by `LfsStore` as they arrive. Stores
 that show an object only when it is whole are written under the final name, others under a temporary one and renamed.
@@ -35,7 +36,7 @@ Result = TypeVar("Result")
 
 
 class Bucket:
-    """An fsspec file system and the folder in it that holds the objects."""
+    """An fsspec file system and the folder in it that holds the objects. `requests` counts the calls of it."""
 
     def __init__(self, url: str, first_pause_seconds: float) -> None:
         try:
@@ -43,6 +44,8 @@ class Bucket:
         except ImportError as error:
             raise RemoteError("object stores need fsspec", "pip install 'theta-daemon[remote]' (or [s3])") from error
         self.url = url
+        self.requests = 0
+        self._lock = threading.Lock()
         self._first_pause_seconds = first_pause_seconds
         try:
             self.fs, self.root = fsspec.core.url_to_fs(url, use_listings_cache=False)
@@ -87,8 +90,10 @@ class Bucket:
             self._attempt(lambda: self.fs.put_file(str(source), path))
         else:
             temporary = f"{path}.{secrets.token_hex(8)}.tmp"
+            self._count()
             self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
             self._attempt(lambda: self.fs.put_file(str(source), temporary))
+            self._count()
             self.fs.mv(temporary, path)
         if not self.has(oid, size):
             raise RemoteError(f"{self.url} took object {oid}, but has it not with {size} bytes")
@@ -99,10 +104,15 @@ class Bucket:
             raise RecordError(f"{path} gave {len(data)} bytes instead of {stop - start} from {start}")
         return data
 
+    def _count(self) -> None:
+        with self._lock:
+            self.requests += 1
+
     def _attempt(self, work: Callable[[], Result]) -> Result:
         # What the store itself refuses is not tried again; each library has its own exceptions for a broken connection.
         pause = self._first_pause_seconds
         for remaining in reversed(range(_ATTEMPTS)):
+            self._count()
             try:
                 return work()
             except (FileNotFoundError, PermissionError, StoreError):
@@ -144,6 +154,7 @@ def serve(job: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None
         say({"moved": oid})
 
     report = each(job["objects"], work, job["jobs"], None)
+    say({"requests": bucket.requests})
     if broken and len(broken) == len(report.failed) == len(job["objects"]):
         raise RemoteError(broken[0], _HINT)
     for oid, reason in report.failed.items():
