@@ -92,6 +92,7 @@ class GitSide:
 
     def _say(self, event: Event) -> None:
         self._writer.write(self.connection.send(event))
+        self._writer.flush()
 
     def _hear(self) -> Event:
         while isinstance(event := self.connection.next_event(), Pause):

@@ -49,6 +49,12 @@ _ARENA_LIMIT: Final = 8 * 8 * CHUNK_WORDS
 """Bytes of temporaries that a thread keeps."""
 
 
+try:
+    from theta_daemon import _planes
+except ImportError:  # no compiler was at hand when the package was installed: slower, but the same
+    _planes = None  # type: ignore[assignment]
+
+
 class _Thread(threading.local):
     """One thread's zstd contexts (making one costs more than a use of it) and its memory for temporaries."""
 
@@ -189,6 +195,10 @@ def _split(words: Words, *, rotate: bool) -> list[Words]:
     width = words.itemsize
     if width == 1:
         return [words]
+    if _planes is not None:
+        planes = [THREAD.take(words.size, 1) for _ in range(width)]
+        _planes.split(words, planes, rotate)
+        return planes
     kind = words.dtype.type
     scratch = THREAD.take(words.size, width)
     if rotate and width == 2:
@@ -211,6 +221,9 @@ def _merge(planes: list[Words], words: Words, *, rotate: bool) -> None:
     if width == 1:
         np.copyto(words, planes[0])
         return
+    if _planes is not None:
+        _planes.merge(words, [_whole(plane, words.size) for plane in planes], rotate)
+        return
     kind = words.dtype.type
     low, high = planes[0], planes[-1]
     if width > 2:
@@ -226,3 +239,12 @@ def _merge(planes: list[Words], words: Words, *, rotate: bool) -> None:
         np.right_shift(words, kind(1), out=scratch)
         np.multiply(words, kind(0x8000), out=words)
         np.bitwise_or(words, scratch, out=words)
+
+
+def _whole(plane: Words, size: int) -> Words:
+    """All bytes of a plane that may be given by its only value."""
+    if plane.size == size:
+        return plane
+    whole = THREAD.take(size, 1)
+    whole.fill(plane[0])
+    return whole

@@ -13,7 +13,8 @@ from protocol.events import Request
 from protocol.pktline import Buffer
 
 Content = Iterable[Buffer]
-"""The answer to a request, in order. A buffer need not outlive the next step of the iterator.
+"""The answer to a request, in order. Nobody changes a buffer, or lets its memory go, once it was handed out: the session keeps
+it as long as git may read it.
 
 A generator is closed when the session is done with it, also when it was not exhausted. An exception before the first
 buffer, or in the middle, makes the file fail: git throws away what it got.

@@ -3,7 +3,9 @@
 Rules
 1. No flag of a descriptor is ever set: O_NONBLOCK would belong to every process that has the same pipe. Where somebody
    else set it, we wait for readiness and go on.
-2. What is written is never copied, except what is small: one system call for many small pieces is cheaper.
+2. What is written is never copied, except what is small: one system call for many small pieces is cheaper. On Linux even
+   the kernel does not copy it (`lending`): pages are lent to the pipe, all but the last ones before a flush. Those are
+   written, and by the time they fit into the pipe its reader has had whatever was lent.
 3. A vanished reader is GitGoneError, so that nobody takes a handler's own broken pipe for git's.
 """
 
@@ -12,20 +14,24 @@ from __future__ import annotations
 import fcntl
 import os
 import select
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
 from protocol.pktline import Buffer
+from theta_daemon.lending import PIPE_BYTES, Lender
 
-PIPE_BYTES: Final = 1 << 20
-"""Linux lets an ordinary user have pipes of up to 1 MiB (pipe(7), /proc/sys/fs/pipe-max-size)."""
-
-MAX_BUFFERS: Final = 1024
-"""Buffers that one writev takes (IOV_MAX on Linux and macOS)."""
+_PAUSE_SECONDS: Final = 1e-4
+"""What a reader needs for a good part of a pipeful: without it we would wake for every page that has become free."""
 
 SMALL_BYTES: Final = 1 << 16
 """Up to here copying a buffer costs less than the system call of its own."""
+
+
+MAX_BUFFERS: Final = 1024
+"""Buffers that one writev takes (IOV_MAX on Linux and macOS)."""
 
 
 class GitGoneError(Exception):
@@ -62,44 +68,88 @@ class PipeReader:
 
 
 class PipeWriter:
-    """Gathers small pieces and writes large ones as they are. `check` is called before each system call."""
+    """Gathers small pieces and sends large ones as they are. `check` is called before each system call.
+
+    What is given to `write` may not change until `flush` returns; it is kept alive here as long as the pipe needs it.
+    """
 
     def __init__(self, fd: int, check: Callable[[], None] = lambda: None) -> None:
         self._fd = fd
         self._check = check
+        self._lender = Lender.of(fd)
         self._pending = bytearray()
+        self._kept: deque[Buffer] = deque()
+        self._kept_bytes = 0
+        self._lent: deque[tuple[int, Sequence[Buffer]]] = deque()
+        self._sent_bytes = 0
 
     def add(self, data: Buffer) -> None:
         """Copy `data`; it is written before anything that comes later."""
         self._pending += data
         if len(self._pending) >= 4 * SMALL_BYTES:
-            self.flush()
-
-    def write(self, buffers: Sequence[Buffer]) -> None:
-        """Write all of `buffers`; on return none of them is needed any more."""
-        pending, self._pending = self._pending, bytearray()
-        left: list[Buffer] = [pending, *buffers]
-        while left:
-            batch = left[:MAX_BUFFERS]
-            written = self._writev(batch)
-            taken = 0
-            while taken < len(batch) and written >= len(batch[taken]):
-                written -= len(batch[taken])
-                taken += 1
-            left = left[taken:]
-            if written:
-                left[0] = memoryview(left[0])[written:]
-
-    def flush(self) -> None:
-        """Write what was added."""
-        if self._pending:
             self.write(())
 
-    def _writev(self, batch: Sequence[Buffer]) -> int:
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        """Send all of `buffers`, all but the last ones at once."""
+        self._keep(buffers)
+        if self._lender is None:
+            self._write(self._take(0))
+            return
+        if self._kept_bytes < 2 * self._lender.pipe_bytes:
+            return
+        batch = self._take(self._lender.pipe_bytes)
+        self._lent.append((0, batch))
+        loan = self._lender.loan(batch)
+        while sent := self._once(loan.send):
+            self._sent_bytes += sent
+            if sent < self._lender.pipe_bytes // 4:
+                time.sleep(_PAUSE_SECONDS)
+        self._lent[-1] = self._sent_bytes, batch
+        while self._lent[0][0] + self._lender.pipe_bytes <= self._sent_bytes:
+            self._lent.popleft()
+
+    def flush(self) -> None:
+        """Write what was added and what was kept back; nothing that was given is needed any more."""
+        self._keep(())
+        self._write(self._take(0))
+        # Something was lent only if a whole pipe's worth was kept back, which has now gone into the pipe after it.
+        self._lent.clear()
+
+    def _keep(self, buffers: Sequence[Buffer]) -> None:
+        if self._pending:
+            self._kept.append(self._pending)
+            self._kept_bytes += len(self._pending)
+            self._pending = bytearray()
+        self._kept.extend(buffers)
+        self._kept_bytes += sum(map(len, buffers))
+
+    def _take(self, keep_bytes: int) -> list[Buffer]:
+        """What was kept, from the front, as long as `keep_bytes` stay."""
+        taken = []
+        while self._kept and self._kept_bytes - len(self._kept[0]) >= keep_bytes:
+            buffer = self._kept.popleft()
+            self._kept_bytes -= len(buffer)
+            taken.append(buffer)
+        return taken
+
+    def _write(self, left: list[Buffer]) -> None:
+        while left:
+            batch = left[:MAX_BUFFERS]
+            sent = self._once(lambda: os.writev(self._fd, batch))  # noqa: B023 - called at once
+            self._sent_bytes += sent
+            taken = 0
+            while taken < len(batch) and sent >= len(batch[taken]):
+                sent -= len(batch[taken])
+                taken += 1
+            left = left[taken:]
+            if sent:
+                left[0] = memoryview(left[0])[sent:]
+
+    def _once(self, call: Callable[[], int]) -> int:
         while True:
             self._check()
             try:
-                return os.writev(self._fd, batch)
+                return call()
             except BlockingIOError:
                 _wait(self._fd, select.POLLOUT)
             except (BrokenPipeError, ConnectionResetError):

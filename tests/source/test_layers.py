@@ -25,6 +25,8 @@ LAYERS = [
         "gitvalues",
         "hooks",
         "jsonbounds",
+        "_planes",
+        "lending",
         "pipes",
     },
     {"codec", "session"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import struct
 import threading
 import tracemalloc
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from theta_daemon import codec
 from theta_daemon.codec import CONSTANT, RAW, ZSTD, compress, decode_planes, decompress, encode_planes
 from theta_daemon.errors import RecordError
 from theta_daemon.tensor import CHUNK_WORDS, Words
@@ -177,3 +179,51 @@ def test_junk_is_a_record_error_or_a_value(junk: bytes, count: int) -> None:
 def test_compress_and_decompress_are_inverse(data: bytes) -> None:
     """For bytes of any length, the empty ones too."""
     assert decompress(compress(data), len(data)) == data
+
+
+def test_the_compiled_way_is_there_where_a_compiler_is() -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("no compiler, so the package was installed without it")
+    assert codec._planes is not None
+
+
+@pytest.mark.parametrize("rotate", [False, True])
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 1000, 70_001])
+def test_the_compiled_way_and_numpys_are_the_same(
+    width: int, count: int, rotate: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reads what the other has written, and writes the same: also words that are not aligned, and constant planes."""
+    noise = np.random.default_rng(count).integers(0, 256, count * width, np.uint8)
+    unaligned = np.frombuffer(b"\0" + noise.tobytes(), f"<u{width}", count, 1) if count else np.empty(0, f"<u{width}")
+    for words in (unaligned, weights(count, width), np.full(count, 0x41, f"<u{width}")):
+        compiled = round_trip(words, rotate=rotate)
+        with monkeypatch.context() as patch:
+            patch.setattr(codec, "_planes", None)
+            assert round_trip(words, rotate=rotate) == compiled
+            out = np.zeros(words.size, words.dtype)
+            decode_planes(compiled, out, rotate=rotate)
+            assert out.tobytes() == words.tobytes()
+
+
+def test_the_compiled_way_checks_what_it_is_given() -> None:
+    """Too few or too many planes, planes of a wrong length, what cannot be written: an error, and nothing outside is touched."""
+    planes = codec._planes
+    if planes is None:
+        pytest.skip("the package was installed without it")
+    words = np.zeros(8, "<u4")
+    short, full = np.zeros(7, np.uint8), np.zeros(8, np.uint8)
+    for wrong in ([full] * 3, [full] * 16, [], [full, full, full, short], [full, full]):
+        for way in (planes.merge, planes.split):
+            with pytest.raises(ValueError, match="plane"):
+                way(words, wrong, True)
+    with pytest.raises(ValueError, match="words"):
+        planes.merge(np.zeros(7, np.uint8), [full] * 2, True)
+    frozen = np.zeros(8, np.uint8)
+    frozen.flags.writeable = False
+    with pytest.raises((ValueError, BufferError)):
+        planes.split(words, [full, full, full, frozen], True)
+    with pytest.raises((ValueError, BufferError)):
+        planes.merge(frozen.view("<u4"), [np.zeros(2, np.uint8)] * 4, True)
+    with pytest.raises(TypeError):
+        planes.merge(words, 4, True)  # type: ignore[arg-type]

@@ -7,7 +7,8 @@ Rules:
 - What fails in a shared plan is tried once more in a plan of its own: what it shared may have been at fault. What no remote
   could give is not asked for again.
 - Whatever is raised, an error that nobody foresaw included, is one file's failure: to git a failing batch is no file at all.
-- The whole file's digest is checked too, until its pointer has once been proven.
+- The whole file's digest is checked too, until its pointer has once been proven: by that, or by the memo, which has a pointer
+  only if this repository made it from the content it names, or rebuilt that content from it.
 """
 
 from __future__ import annotations

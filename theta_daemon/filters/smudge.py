@@ -19,6 +19,7 @@ from theta_daemon.pointer import MAX_POINTER_BYTES, PREFIX
 from theta_daemon.tensor import Buffer
 
 _PIECE_BYTES: Final = 1 << 20
+_LARGE_BYTES: Final = 16 << 20
 
 
 class Smudger:
@@ -93,7 +94,15 @@ class Smudger:
             return None
         wanted = Wanted(blob, pointer)
         self._texts[blob] = wanted, text
+        self._look_up_proof(wanted, text)
         return wanted
+
+    def _look_up_proof(self, wanted: Wanted, text: bytes) -> None:
+        """What this repository has made from its content, or once rebuilt to it, needs no proof any more."""
+        proven = self._workspace.proven
+        large = wanted.pointer.size >= _LARGE_BYTES  # else hashing costs less than looking
+        if large and wanted.blob not in proven and self._workspace.memo.pointer(wanted.pointer.digest) == text:
+            proven.add(wanted.blob)
 
     def _can_delay(self, request: Request) -> bool:
         return request.can_delay and not self._conflicting(request)
