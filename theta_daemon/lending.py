@@ -11,6 +11,7 @@ Linux only; `Lender.of` gives None for what is no pipe and where the system refu
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import sys
@@ -75,10 +76,10 @@ class Loan:
         first, count = self._first, min(len(self._sizes) - self._first, _VECTORS)
         if not count:
             return 0
-        done = self._vmsplice(self._fd, self._address + first * self._vectors.strides[0], count, 0)
-        if done < 0:
+        while (done := self._vmsplice(self._fd, self._address + first * self._vectors.strides[0], count, 0)) < 0:
             code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
+            if code != errno.EINTR:
+                raise OSError(code, os.strerror(code))
         rest = done
         while first < len(self._sizes) and rest >= self._sizes[first]:
             rest -= self._sizes[first]

@@ -68,7 +68,7 @@ class PipeReader:
 
 
 class PipeWriter:
-    """Gathers small pieces and sends large ones as they are. `check` is called before each system call.
+    """Gathers small pieces and sends large ones as they are. `check` is called before each system call and each write.
 
     What is given to `write` may not change until `flush` returns; it is kept alive here as long as the pipe needs it.
     """
@@ -91,6 +91,7 @@ class PipeWriter:
 
     def write(self, buffers: Sequence[Buffer]) -> None:
         """Send all of `buffers`, all but the last ones at once."""
+        self._check()
         self._keep(buffers)
         if self._lender is None:
             self._write(self._take(0))

@@ -88,8 +88,9 @@ class Values:
         """A whole value from disk. Raises LostValueError."""
         value = self._on_hand.read(key, spec)
         self._machinery.counters.add("disk_cache.hits")
-        if self._machinery.remembers:
-            self._machinery.tensors.put(key.partition(" ")[0], value)
+        digest = key.partition(" ")[0]
+        if self._machinery.remembers and self._machinery.tensors.wants(digest, spec.nbytes, costly=False):
+            self._machinery.tensors.put(digest, value)
         return value
 
     def _compute(self, key: str, *, parallel: bool) -> memoryview:
@@ -113,7 +114,8 @@ class Values:
         view = words.view(np.uint8).data.toreadonly()
         if node.digest is not None:
             check(node, blake3(view).hexdigest())
-            self._machinery.tensors.put(node.digest, view)
+            if self._wanted(node):
+                self._machinery.tensors.put(node.digest, view)
             if key in self._kept:
                 self.keep(node.digest, view, node.spec.dtype.word_bytes)
         self._hold(node, view)
@@ -167,7 +169,7 @@ class Values:
             return
         with self._lock:
             self._values[node.key] = value
-            if node.key not in self._machinery.tensors:
+            if node.digest is None or node.digest not in self._machinery.tensors:
                 self._held_bytes += value.nbytes
                 self._held.add(node.key)
 
@@ -196,8 +198,12 @@ class Values:
 
     def room_for(self, node: Node) -> Words | None:
         """An array for the whole value if the tensor cache would keep it."""
-        keep = node.digest is not None and node.spec.nbytes * 4 <= self._machinery.tensors.budget_bytes
-        return _empty(node) if keep else None
+        return _empty(node) if self._wanted(node) else None
+
+    def _wanted(self, node: Node) -> bool:
+        costly = node.base is not None or self.shared(node.key)
+        tensors = self._machinery.tensors
+        return node.digest is not None and tensors.wants(node.digest, node.spec.nbytes, costly=costly)
 
 
 def fitting(value: memoryview, spec: TensorSpec) -> memoryview:

@@ -8,6 +8,9 @@ Rules:
   computes: A's history may lead through B and B's through A, in two sessions at once.
 - Wait in session threads only: a pool whose workers all wait for work that is queued behind them stands still.
 
+- Who rebuilds a value asks first whether it is worth keeping (`wants`): one that is cheap to have again is kept from its second
+  use on, so that a checkout that nobody repeats takes no memory of a whole model.
+
 Deleting everything in here at any time costs only time.
 """
 
@@ -25,6 +28,13 @@ from theta_daemon.tensor import Buffer
 
 PATIENCE_SECONDS: Final = 60.0
 """Longer than this nobody waits for another session; it computes the value itself."""
+
+
+_SMALL_BYTES: Final = 256 << 10
+"""Values up to this size are always worth keeping."""
+
+_MET: Final = 1 << 16
+"""Digests of values that were not kept, of the last uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +76,7 @@ class TensorCache:
         self._pinned_bytes = 0
         self._flights: dict[str, _Flight] = {}
         self._own = threading.local()
+        self._met: LRUCache[str, bool] = LRUCache(_MET)
         self._hits = self._misses = self._evictions = 0
 
     def get(self, digest: str) -> memoryview | None:
@@ -77,6 +88,20 @@ class TensorCache:
         """Whether it is here; counts nothing, and leaves its age alone."""
         with self._lock:
             return digest in self._pinned or digest in self._values
+
+    def wants(self, digest: str, nbytes: int, *, costly: bool) -> bool:
+        """Whether a value that is about to be rebuilt should be put in here. `costly`: having it takes more than one record.
+
+        Counts as a use of the value.
+        """
+        if nbytes * 4 > self.budget_bytes:
+            return False
+        if costly or nbytes <= _SMALL_BYTES:
+            return True
+        with self._lock:
+            met = digest in self._met
+            self._met[digest] = True
+            return met
 
     def put(self, digest: str, value: Buffer) -> memoryview:
         """Keep `value`, which nobody changes any more, as far as the budget allows; a read-only view of it."""
