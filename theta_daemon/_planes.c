@@ -149,13 +149,138 @@ end:
     Py_RETURN_NONE;
 }
 
-static PyObject *merge(PyObject *self, PyObject *arguments) { return run(arguments, 1); }
+/* A list of changes, as sparse.py describes it. Planes are read where they lie; one that zstd has compressed is asked of
+   `inflate(bytes, size)`, which raises or returns exactly `size` bytes. */
 
-static PyObject *split(PyObject *self, PyObject *arguments) { return run(arguments, 0); }
+typedef struct {
+    const uint8_t *start;
+    Py_ssize_t step; /* 0 for a plane that is given by its only value */
+    PyObject *owner;
+} Plane;
+
+enum { RAW = 0, CONSTANT = 1, ZSTD = 2 };
+
+/* Reads `width` planes of `count` bytes each, which must fill [at, end) exactly. 1, 0 when they do not, -1 with an error. */
+static int read_planes(Plane *planes, int width, uint32_t count, const uint8_t *at, const uint8_t *end, PyObject *inflate) {
+    for (int i = 0; i < width; i++) {
+        if (at == end)
+            return 0;
+        uint8_t how = *at++;
+        uint32_t length = how == CONSTANT ? 1 : count;
+        if (how == ZSTD) {
+            if (end - at < 4)
+                return 0;
+            length = (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+            at += 4;
+        } else if (how != RAW && how != CONSTANT) {
+            return 0;
+        }
+        if ((uint64_t)length > (uint64_t)(end - at))
+            return 0;
+        planes[i].start = at;
+        planes[i].step = how != CONSTANT;
+        if (how == ZSTD) {
+            PyObject *plain = PyObject_CallFunction(inflate, "y#I", (const char *)at, (Py_ssize_t)length, count);
+            if (plain == NULL)
+                return -1;
+            planes[i].owner = plain;
+            if (!PyBytes_Check(plain) || PyBytes_GET_SIZE(plain) != (Py_ssize_t)count)
+                return 0;
+            planes[i].start = (const uint8_t *)PyBytes_AS_STRING(plain);
+        }
+        at += length;
+    }
+    return at == end;
+}
+
+static uint64_t word_at(const Plane *planes, int width, int rotate, Py_ssize_t i) {
+    uint64_t word = 0;
+    for (int k = 0; k < width; k++)
+        word |= (uint64_t)planes[k].start[i * planes[k].step] << (8 * k);
+    if (rotate && width > 1) {
+        int top = 8 * width - 16;
+        uint16_t h = (uint16_t)(word >> top);
+        word = (word & (((uint64_t)1 << top) - 1)) | (uint64_t)RIGHT(h) << top;
+    }
+    return word;
+}
+
+/* Where the changes go; 0 when one lies outside. */
+static int find_places(const Plane *gaps, uint32_t count, Py_ssize_t n, uint32_t *places) {
+    uint64_t next = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        next += word_at(gaps, 4, 0, i);
+        if (next >= (uint64_t)n)
+            return 0;
+        places[i] = (uint32_t)next++;
+    }
+    return 1;
+}
+
+static PyObject *scatter(PyObject *self, PyObject *arguments) {
+    Py_buffer words, body;
+    PyObject *inflate, *answer = NULL;
+    int width, rotate, state = 0;
+    Plane planes[12] = {{0}};
+    uint32_t *places = NULL;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "w*iy*pO", &words, &width, &body, &rotate, &inflate))
+        return NULL;
+    if ((width != 1 && width != 2 && width != 4 && width != 8) || words.len % width || words.len / width > UINT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "words have 1, 2, 4 or 8 bytes, and there is a whole number of them");
+        goto end;
+    }
+    const uint8_t *at = body.buf, *end = at + body.len;
+    Py_ssize_t n = words.len / width;
+    if (body.len >= 8) {
+        uint32_t count = (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+        uint32_t gap_bytes = (uint32_t)at[4] | (uint32_t)at[5] << 8 | (uint32_t)at[6] << 16 | (uint32_t)at[7] << 24;
+        at += 8;
+        if (count > 0 && (uint64_t)count <= (uint64_t)n && (uint64_t)gap_bytes <= (uint64_t)(end - at)) {
+            state = read_planes(planes, 4, count, at, at + gap_bytes, inflate);
+            if (state > 0)
+                state = read_planes(planes + 4, width, count, at + gap_bytes, end, inflate);
+            if (state > 0 && (places = PyMem_RawMalloc((size_t)count * sizeof *places)) == NULL) {
+                PyErr_NoMemory();
+                state = -1;
+            }
+            if (state > 0) {
+                Py_BEGIN_ALLOW_THREADS;
+                state = find_places(planes, count, n, places);
+                for (uint32_t i = 0; state > 0 && i < count; i++) {
+                    uint64_t word = word_at(planes + 4, width, rotate, i);
+                    memcpy((uint8_t *)words.buf + (Py_ssize_t)places[i] * width, &word, (size_t)width);
+                }
+                Py_END_ALLOW_THREADS;
+            }
+        }
+    }
+    if (state >= 0)
+        answer = PyBool_FromLong(state);
+end:
+    PyMem_RawFree(places);
+    for (int i = 0; i < 12; i++)
+        Py_XDECREF(planes[i].owner);
+    PyBuffer_Release(&words);
+    PyBuffer_Release(&body);
+    return answer;
+}
+
+static PyObject *merge(PyObject *self, PyObject *arguments) {
+    (void)self;
+    return run(arguments, 1);
+}
+
+static PyObject *split(PyObject *self, PyObject *arguments) {
+    (void)self;
+    return run(arguments, 0);
+}
 
 static PyMethodDef methods[] = {
     {"merge", merge, METH_VARARGS, "merge(words, planes, rotate): fill `words` from its byte planes, the lowest first."},
     {"split", split, METH_VARARGS, "split(words, planes, rotate): fill the byte planes of `words`, the lowest first."},
+    {"scatter", scatter, METH_VARARGS,
+     "scatter(words, width, body, rotate, inflate): apply a list of changes; False, and nothing written, if it is malformed."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,7 +1,17 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from theta_daemon.tensor import Buffer
+
 def merge(words: npt.NDArray[np.unsignedinteger], planes: Sequence[npt.NDArray[np.uint8]], rotate: bool, /) -> None: ...
 def split(words: npt.NDArray[np.unsignedinteger], planes: Sequence[npt.NDArray[np.uint8]], rotate: bool, /) -> None: ...
+def scatter(
+    words: npt.NDArray[np.unsignedinteger],
+    width: int,
+    body: Buffer,
+    rotate: bool,
+    inflate: Callable[[bytes, int], bytes],
+    /,
+) -> bool: ...

@@ -119,6 +119,14 @@ def decode_planes(data: Buffer, words: Words, *, rotate: bool) -> None:
             _merge(planes, words, rotate=rotate)
 
 
+def scatter(data: Buffer, words: Words, *, rotate: bool) -> bool:
+    """Apply `data`, a list of changes (see `updates.sparse`), to `words` by the compiled way.
+
+    False, and `words` is untouched, where there is none or `data` is malformed. Raises RecordError for a damaged plane.
+    """
+    return _planes is not None and _planes.scatter(words, words.itemsize, data, rotate, decompress)
+
+
 def compress(data: Buffer) -> bytes:
     """One zstd frame with `data`, by the way that suits it: entropy alone, or matches where a sample of it has them."""
     entropy: bytes = THREAD.entropy.compress(data)

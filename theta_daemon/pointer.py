@@ -22,6 +22,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import field
+from functools import lru_cache
 from typing import Annotated, Any, Final, Literal
 
 from blake3 import blake3
@@ -72,6 +73,12 @@ class SkeletonRef:
         return RecordRef(self.object, self.record)
 
 
+@lru_cache(1 << 12)
+def _spec(dtype: str, shape: tuple[int, ...]) -> TensorSpec:
+    """A model has few shapes and many parameters, and each is asked for its spec many times."""
+    return TensorSpec(DTYPES[dtype], shape)
+
+
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class Parameter:
     """One parameter. `stored` is its record's bytes, `chain` those of all incremental records from its base to itself.
@@ -95,7 +102,7 @@ class Parameter:
 
     @property
     def spec(self) -> TensorSpec:
-        return TensorSpec(DTYPES[self.dtype], self.shape)
+        return _spec(self.dtype, self.shape)
 
     @property
     def ref(self) -> RecordRef:

@@ -14,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
@@ -145,14 +145,15 @@ class Prepared:
         for pathname, wanted in self._files.items():
             planner.add(pathname, wanted.pointer)
         workspace.resolve(planner, fetch=fetch)
-        self._fetch(planner)
-        workspace.supply_lineages(planner)
         self._plan = planner.plan()
-
-    def _fetch(self, planner: Planner) -> None:
-        """Bring all objects that are missing here in one go."""
-        plan = planner.plan()
         by_lineage = planner.wanted_lineages()
+        self._fetch(self._plan, by_lineage)
+        if by_lineage:
+            workspace.supply_lineages(planner)
+            self._plan = planner.plan()
+
+    def _fetch(self, plan: Plan, by_lineage: Collection[bytes]) -> None:
+        """Bring all objects that are missing here in one go; of the files `by_lineage` all that their pointers name."""
         missing: dict[str, int] = {}
         for pathname, wanted in self._files.items():
             sizes = wanted.pointer.objects

@@ -77,15 +77,14 @@ class Chain:
         with self._lock:
             if self._opened is None:
                 self._opened = [(node, self._open(node)) for node in self._nodes]
+                self._counters.add("updates_decoded", len(self._opened))
             return self._opened
 
     def _open(self, node: Node) -> Decoder:
         try:
-            decoder = self._decoder(node)
+            return self._decoder(node)
         except Exception as error:
             raise _named(error, node) from error
-        self._counters.add("updates_decoded")
-        return decoder
 
     def _decoder(self, node: Node) -> Decoder:
         update = self._updates(node.update)

@@ -15,6 +15,7 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from theta_daemon.errors import MissingHistoryError, ThetaError
 from theta_daemon.history.lineage import Lineage
@@ -24,7 +25,12 @@ from theta_daemon.tensor import TensorSpec
 
 def value_key(digest: str, spec: TensorSpec) -> str:
     """What names a value in a plan. Equal bytes of another dtype or shape are another value: they cut into other chunks."""
-    return f"{digest} {spec.dtype.name} {spec.shape}"
+    return f"{digest} {_label(spec)}"
+
+
+@lru_cache(1 << 12)
+def _label(spec: TensorSpec) -> str:
+    return f"{spec.dtype.name} {spec.shape}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from theta_daemon.codec import THREAD, decode_planes, encode_planes
+from theta_daemon.codec import THREAD, decode_planes, encode_planes, scatter
 from theta_daemon.errors import RecordError
 from theta_daemon.tensor import Buffer, Kind, TensorSpec, Words
 from theta_daemon.updates.additive import add_sparse
@@ -59,7 +59,8 @@ class Sparse(ChunkedUpdate):
             return
         how, body = view[0], view[1:]
         if how == LISTED:
-            _apply_listed(spec, body, words)
+            if not scatter(body, words, rotate=spec.dtype.kind is Kind.FLOAT):
+                _apply_listed(spec, body, words)
         elif how == REPLACED:
             decode_planes(body, words, rotate=spec.dtype.kind is Kind.FLOAT)
         else:
@@ -87,6 +88,7 @@ def encode_listed(spec: TensorSpec, value: Words, previous: Words) -> bytes | No
 
 
 def _apply_listed(spec: TensorSpec, body: memoryview, words: Words) -> None:
+    """The numpy way, which also says what is wrong with a list."""
     if len(body) < _HEADER.size:
         raise RecordError("a list of changes ends inside its header")
     count, gap_bytes = _HEADER.unpack_from(body)
