@@ -20,7 +20,7 @@ set_up() { # extras of the package, for example test
   need_program git git
   need_program git-lfs git-lfs || echo "going on without git-lfs; what needs it is skipped" >&2
   local wanted stamp
-  wanted=$(cat "$root/pyproject.toml" "$root/constraints.txt" "$root/theta_daemon/_planes.c"; echo "$1")
+  wanted=$(cat "$root/pyproject.toml" "$root/constraints.txt" "$root"/theta_daemon/*.c; echo "$1")
   stamp=$venv/.theta-setup-$(printf %s "$1" | tr , -)
   if [ -x "$venv/bin/python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
     say "environment $venv is up to date"

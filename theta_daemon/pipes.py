@@ -18,10 +18,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from protocol.pktline import Buffer
-from theta_daemon.lending import PIPE_BYTES, Lender
+from theta_daemon.lending import PIPE_BYTES, Lender, Loan
 
 _PAUSE_SECONDS: Final = 1e-4
 """What a reader needs for a good part of a pipeful: without it we would wake for every page that has become free."""
@@ -100,8 +101,8 @@ class PipeWriter:
             return
         batch = self._take(self._lender.pipe_bytes)
         self._lent.append((0, batch))
-        loan = self._lender.loan(batch)
-        while sent := self._once(loan.send):
+        lend = partial(self._lender.lend, Loan(batch))
+        while sent := self._once(lend):
             self._sent_bytes += sent
             if sent < self._lender.pipe_bytes // 4:
                 time.sleep(_PAUSE_SECONDS)
@@ -121,8 +122,10 @@ class PipeWriter:
             self._kept.append(self._pending)
             self._kept_bytes += len(self._pending)
             self._pending = bytearray()
-        self._kept.extend(buffers)
-        self._kept_bytes += sum(map(len, buffers))
+        for buffer in buffers:
+            if size := len(buffer):
+                self._kept.append(buffer)
+                self._kept_bytes += size
 
     def _take(self, keep_bytes: int) -> list[Buffer]:
         """What was kept, from the front, as long as `keep_bytes` stay."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
@@ -79,23 +79,20 @@ class TensorSpec:
     dtype: DType
     shape: tuple[int, ...]
 
-    @property
-    def elements(self) -> int:
-        return math.prod(self.shape)
+    elements: int = field(init=False, repr=False, compare=False)
+    words: int = field(init=False, repr=False, compare=False)
+    """Words of the whole value."""
+    nbytes: int = field(init=False, repr=False, compare=False)
+    chunks: int = field(init=False, repr=False, compare=False)
+    """Chunks of the value; none when it has no element."""
 
-    @property
-    def words(self) -> int:
-        """Words of the whole value."""
-        return self.elements * self.dtype.words
-
-    @property
-    def nbytes(self) -> int:
-        return self.elements * self.dtype.itemsize
-
-    @property
-    def chunks(self) -> int:
-        """Chunks of the value; none when it has no element."""
-        return -(-self.words // CHUNK_WORDS)
+    def __post_init__(self) -> None:
+        elements = math.prod(self.shape)
+        words = elements * self.dtype.words
+        object.__setattr__(self, "elements", elements)
+        object.__setattr__(self, "words", words)
+        object.__setattr__(self, "nbytes", words * self.dtype.word_bytes)
+        object.__setattr__(self, "chunks", -(-words // CHUNK_WORDS))
 
     def chunk_index(self, start: int) -> int:
         """The chunk that word `start` is in."""

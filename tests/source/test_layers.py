@@ -26,6 +26,7 @@ LAYERS = [
         "hooks",
         "jsonbounds",
         "_planes",
+        "_vmsplice",
         "lending",
         "pipes",
     },

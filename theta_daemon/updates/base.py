@@ -16,6 +16,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar, Final
 
 from theta_daemon.errors import RecordError
@@ -113,19 +114,23 @@ def chunked_trailer(spec: TensorSpec, lengths: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(lengths)}I", *lengths) + CHUNK_TRAILER.pack(1, spec.dtype.word_bytes, 0, len(lengths))
 
 
+@lru_cache(64)
+def _table(chunks: int) -> struct.Struct:
+    return struct.Struct(f"<{chunks}I{CHUNK_TRAILER.format[1:]}")
+
+
 class _ChunkedDecoder(Decoder):
     def __init__(self, update: ChunkedUpdate, spec: TensorSpec, record: Record) -> None:
         self._update = update
         self._spec = spec
         self._record = record
-        misfit = RecordError(f"{update.name} record does not fit dtype {spec.dtype.name} and shape {list(spec.shape)}")
         tail = 4 * spec.chunks + CHUNK_TRAILER.size
         if record.length < tail:
-            raise misfit
+            raise self._misfit()
         table = record.read(record.length - tail, tail)
-        *lengths, version, word_bytes, zero, chunks = struct.unpack(f"<{spec.chunks}I{CHUNK_TRAILER.format[1:]}", table)
+        *lengths, version, word_bytes, zero, chunks = _table(spec.chunks).unpack(table)
         if (version, word_bytes, zero, chunks) != (1, spec.dtype.word_bytes, 0, spec.chunks):
-            raise misfit
+            raise self._misfit()
         if max(lengths, default=0) > _MAX_EXPANSION * CHUNK_WORDS * word_bytes:
             raise RecordError(f"{update.name} record has a chunk that is longer than any can be")
         self._offsets = [0]
@@ -133,6 +138,12 @@ class _ChunkedDecoder(Decoder):
             self._offsets.append(self._offsets[-1] + length)
         if self._offsets[-1] + tail != record.length:
             raise RecordError(f"{update.name} record has {record.length} bytes, its table says otherwise")
+
+    def _misfit(self) -> RecordError:
+        spec = self._spec
+        return RecordError(
+            f"{self._update.name} record does not fit dtype {spec.dtype.name} and shape {list(spec.shape)}"
+        )
 
     def apply(self, start: int, stop: int, words: Words) -> None:
         position = start

@@ -1,0 +1,3 @@
+from theta_daemon.tensor import Buffer
+
+def lend(fd: int, buffers: list[Buffer], first: int, offset: int, /) -> tuple[int, int, int]: ...
