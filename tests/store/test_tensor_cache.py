@@ -186,12 +186,12 @@ def test_many_threads_keep_the_books_straight() -> None:
     assert stats.entries == sum(str(number) in cache for number in range(40))
 
 
-def test_what_is_cheap_to_have_again_is_wanted_from_its_second_use_on() -> None:
-    """What takes more than one record, or is small, at once; what would fill a quarter of the cache, never."""
+def test_a_large_value_is_wanted_from_its_second_use_on() -> None:
+    """A small one, or one with several readers, at once; what would fill a quarter of the cache, never."""
     cache = TensorCache(100 << 20)
-    assert not cache.wants("cheap", 1 << 20, costly=False)
-    assert cache.wants("cheap", 1 << 20, costly=False)
-    assert cache.wants("costly", 1 << 20, costly=True)
-    assert cache.wants("small", 1 << 10, costly=False)
-    assert not any(cache.wants("large", 26 << 20, costly=True) for _ in range(3))
+    assert not cache.wants("large", 1 << 20, shared=False)
+    assert cache.wants("large", 1 << 20, shared=False)
+    assert cache.wants("shared", 1 << 20, shared=True)
+    assert cache.wants("small", 1 << 10, shared=False)
+    assert not any(cache.wants("huge", 26 << 20, shared=True) for _ in range(3))
     assert cache.stats().size_bytes == 0

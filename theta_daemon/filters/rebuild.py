@@ -252,7 +252,7 @@ class Rebuilder:
     def _stored(self, opened: CachedValue, key: str, spec: TensorSpec) -> Iterator[_Work]:
         """The work for a value of several chunks that the disk cache has."""
         digest = key.partition(" ")[0]
-        room = self._machinery.remembers and self._machinery.tensors.wants(digest, spec.nbytes, costly=False)
+        room = self._machinery.remembers and self._machinery.tensors.wants(digest, spec.nbytes, shared=False)
         whole = np.empty(spec.nbytes, np.uint8).data if room else None
         step = spec.dtype.word_bytes
 

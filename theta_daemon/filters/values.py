@@ -89,7 +89,7 @@ class Values:
         value = self._on_hand.read(key, spec)
         self._machinery.counters.add("disk_cache.hits")
         digest = key.partition(" ")[0]
-        if self._machinery.remembers and self._machinery.tensors.wants(digest, spec.nbytes, costly=False):
+        if self._machinery.remembers and self._machinery.tensors.wants(digest, spec.nbytes, shared=False):
             self._machinery.tensors.put(digest, value)
         return value
 
@@ -201,9 +201,8 @@ class Values:
         return _empty(node) if self._wanted(node) else None
 
     def _wanted(self, node: Node) -> bool:
-        costly = node.base is not None or self.shared(node.key)
-        tensors = self._machinery.tensors
-        return node.digest is not None and tensors.wants(node.digest, node.spec.nbytes, costly=costly)
+        tensors, shared = self._machinery.tensors, self.shared(node.key)
+        return node.digest is not None and tensors.wants(node.digest, node.spec.nbytes, shared=shared)
 
 
 def fitting(value: memoryview, spec: TensorSpec) -> memoryview:

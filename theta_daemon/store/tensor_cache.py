@@ -8,8 +8,8 @@ Rules:
   computes: A's history may lead through B and B's through A, in two sessions at once.
 - Wait in session threads only: a pool whose workers all wait for work that is queued behind them stands still.
 
-- Who rebuilds a value asks first whether it is worth keeping (`wants`): one that is cheap to have again is kept from its second
-  use on, so that a checkout that nobody repeats takes no memory of a whole model.
+- Who rebuilds a value asks first whether it is worth keeping (`wants`): a large one is from its second use on, so that a
+  checkout that nobody repeats does not cost the memory, and the time to get it, of a whole model.
 
 Deleting everything in here at any time costs only time.
 """
@@ -89,14 +89,14 @@ class TensorCache:
         with self._lock:
             return digest in self._pinned or digest in self._values
 
-    def wants(self, digest: str, nbytes: int, *, costly: bool) -> bool:
-        """Whether a value that is about to be rebuilt should be put in here. `costly`: having it takes more than one record.
+    def wants(self, digest: str, nbytes: int, *, shared: bool) -> bool:
+        """Whether a value that is about to be rebuilt should be put in here. `shared`: several readers wait for it.
 
         Counts as a use of the value.
         """
         if nbytes * 4 > self.budget_bytes:
             return False
-        if costly or nbytes <= _SMALL_BYTES:
+        if shared or nbytes <= _SMALL_BYTES:
             return True
         with self._lock:
             met = digest in self._met
