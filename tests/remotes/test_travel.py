@@ -71,10 +71,10 @@ def test_a_clone_of_depth_one(
     runs = LfsRuns.watched(site.here.path.parent / "watched")
     monkeypatch.setenv("PATH", f"{runs.log.parent}{os.pathsep}{os.environ['PATH']}")
     site.here("config", "theta.maxDepth", "2")
-    versions(site.here, model(), 12)
+    versions(site.here, model(), 6)
     table = []
-    for count in (24, 36):
-        *_, (_, newest) = versions(site.here, model(count), 12).items()
+    for count in (12, 18):
+        *_, (_, newest) = versions(site.here, model(count), 6).items()
         site.here("push", "-q", "origin", "main")
         site.requests()
         runs.seen()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import subprocess
 import threading
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.theta import SCRIPTS
-from tests.warm.machines import Machine, Origin, start_model
+from tests.warm.machines import Machine, Origin, history, start_model
 
 
 @pytest.fixture
@@ -234,3 +235,20 @@ def test_the_key_names_objects(origin: Origin, machine: Machine) -> None:
     machine.repo("commit", "-q", "-m", "dense now")
     assert machine.repo.blob("model.st") != machine.repo.blob("model.st", "HEAD~2")
     assert machine.key() != before
+
+
+def test_with_the_commit_before_only_the_last_update_is_fetched(origin: Origin) -> None:
+    """A near miss: the folder has the revision before. A clone of depth 2 knows what the changed values were, one of depth 1
+    does not and needs their whole chains; both get the right file.
+    """
+    newest = history(len(origin.versions) + 1)[-1]
+    origin.repo.commit("next", **{"model.st": newest})
+    fetched = {}
+    for depth in ("1", "2"):
+        machine = origin.machine(f"depth-{depth}", warm=True)
+        shutil.rmtree(machine.repo.path)
+        origin.clone(machine.repo.path, machine.repo.env, "--depth", depth)
+        fetched[depth] = machine.warm()["bytes_fetched"]
+        machine.checkout()
+        assert machine.repo.read("model.st") == newest
+    assert 0 < fetched["2"] < 20_000 < len(newest) // 2 < fetched["1"]
