@@ -177,10 +177,12 @@ def _lane(
     env: Mapping[str, str] | None = None,
 ) -> Lane:
     def prepare() -> None:
-        _remove(repository, version)
-        os.sync()
         if freshen is not None:
             freshen()
+        # Last, for every lane: what was just freed is at hand for whoever comes next, and on a virtual machine that gives
+        # free memory back to its host after a second or two that is a good part of the time.
+        _remove(repository, version)
+        os.sync()
 
     def check() -> None:
         for file, wanted in version.files.items():
