@@ -58,6 +58,8 @@ class Lender:
                 loan.first, loan.offset, taken = _vmsplice.lend(self._fd, loan.buffers, loan.first, loan.offset)
             except InterruptedError:
                 continue
+            if not taken:  # never seen; taken for the end, it would be a file that lacks its middle
+                raise OSError("the pipe takes nothing")
             return taken
         return 0
 

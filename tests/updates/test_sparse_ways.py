@@ -43,7 +43,8 @@ def outcome(spec: TensorSpec, data: bytes, previous: Words) -> bytes | str:
 )
 def test_both_ways_apply_a_list(name: str, count: int, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few changes and many, with planes of all three kinds."""
-    assert codec._planes is not None
+    if codec._planes is None:
+        pytest.skip("no compiler, so the package was installed without it")
     spec, value, previous = edited(name, count, share, count)
     data = Sparse().encode_chunk(spec, value, previous)
     assert data is not None
