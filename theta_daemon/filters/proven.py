@@ -1,4 +1,5 @@
-"""Pointers whose whole file was once rebuilt to its digest, remembered in memory and beside the values in the disk cache.
+"""Pointers whose whole file was once rebuilt to its digest, or that were made here from the content they name (`smudge` asks the
+memo), remembered in memory and beside the values in the disk cache.
 
 That the parts of a pointer make the whole it names is a fact about its text, the same on every machine. A mark is an entry
 of the disk cache like any other: named by the digest of what it says, so that no accident can make one. Values and

@@ -7,7 +7,6 @@ Rules:
   compute it themselves: each session reports its own error. A thread that is computing something itself never waits, it
   computes: A's history may lead through B and B's through A, in two sessions at once.
 - Wait in session threads only: a pool whose workers all wait for work that is queued behind them stands still.
-
 - Who rebuilds a value asks first whether it is worth keeping (`wants`): a large one is from its second use on, so that a
   checkout that nobody repeats does not cost the memory, and the time to get it, of a whole model.
 
