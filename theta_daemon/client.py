@@ -31,6 +31,9 @@ ORPHAN_SECONDS = 1.0
 
 FAREWELL_SECONDS = 0.1
 
+QUIET = {b"OPENBLAS_THREAD_TIMEOUT": b"4"}
+"""numpy's BLAS starts a thread a processor, and each of them spins for 2 to the 26 cycles before it sleeps, work or none."""
+
 GONE = b"theta-daemon: the daemon ended in the middle of this command; run the command again\n"
 
 
@@ -42,7 +45,7 @@ def main(python: str, flags: list[str]) -> None:
     """Serve git, then end the process; never returns. `python` and `flags` start a full interpreter of this environment."""
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # Ctrl-C ends us without a traceback, as it ends git
-    environ = posix.environ
+    environ = {**QUIET, **posix.environ}
     mode = environ.get(b"THETA_DAEMON", b"auto").lower()
     if mode != b"never":
         try:
@@ -53,7 +56,7 @@ def main(python: str, flags: list[str]) -> None:
         if status is not None:
             posix._exit(status)
     try:
-        posix.execv(python, [python, *flags, "-m", "theta_daemon.inprocess"])
+        posix.execve(python, [python, *flags, "-m", "theta_daemon.inprocess"], environ)
     except OSError as error:
         _say(b"theta-daemon: %b: %b; run `git theta install` again\n" % (python.encode(), str(error.strerror).encode()))
         posix._exit(1)

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache, partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cachetools import LRUCache
 
@@ -21,9 +21,6 @@ from protocol.events import Command, Request
 from theta_daemon import registry, session
 from theta_daemon.counters import Counters
 from theta_daemon.errors import ThetaError
-from theta_daemon.filters.clean import clean
-from theta_daemon.filters.expecting import ExpectingSpool, expected
-from theta_daemon.filters.hints import Hints
 from theta_daemon.filters.machinery import Machinery
 from theta_daemon.filters.proven import LastingProven, ProvenPointers
 from theta_daemon.filters.smudge import Smudger
@@ -43,7 +40,9 @@ from theta_daemon.store.modes import SharedMode, directory_mode, object_mode
 from theta_daemon.store.pack import Packs
 from theta_daemon.store.tensor_cache import TensorCache
 from theta_daemon.transfer import Transfer
-from theta_daemon.upkeep.hook import ensure
+
+if TYPE_CHECKING:
+    from theta_daemon.filters.hints import Hints
 
 _TRANSIENT_CACHE_BYTES: Final = 256 << 20
 """A process that ends with its git command remembers no more than this."""
@@ -151,7 +150,7 @@ class Engine:
                 self._proven if disk is None else LastingProven(self._proven, disk),
                 report,
                 transfer.fetch,
-                cache(partial(Hints.load, invocation, known.update)),
+                cache(partial(_hints, invocation, known)),
             )
         finally:
             history.close()
@@ -212,8 +211,17 @@ class _Place:
         return cls(invocation, repository, Settings.load(repository.config, invocation.env, repository.top))
 
 
+def _hints(invocation: Invocation, known: registry.Registry) -> Hints:
+    from theta_daemon.filters.hints import Hints
+
+    return Hints.load(invocation, known.update)
+
+
 class _Handler:
-    """Answers git's requests for one session (`session.Handler`)."""
+    """Answers git's requests for one session (`session.Handler`).
+
+    What only a clean needs is imported by the first one: most commands that start a filter of their own check out.
+    """
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -222,11 +230,15 @@ class _Handler:
     def open_sink(self, request: Request) -> Spool:
         directory = self._workspace.repository.spool_dir
         if request.command is Command.CLEAN:
+            from theta_daemon.filters.expecting import ExpectingSpool, expected
+
             return ExpectingSpool(directory, lambda: expected(self._workspace, request.pathname))
         return Spool(directory)
 
     def answer(self, request: Request, sink: Spool) -> session.Content | session.Delayed:
         if request.command is Command.CLEAN:
+            from theta_daemon.filters.clean import clean
+
             return [clean(self._workspace, request.pathname, sink)]
         content = self._smudger.smudge(request, sink)
         return session.Delayed.DELAYED if content is None else content
@@ -237,4 +249,6 @@ class _Handler:
     def close(self) -> None:
         self._smudger.close()
         if self._workspace.machinery.counters.get("cleans.built"):
+            from theta_daemon.upkeep.hook import ensure
+
             ensure(self._workspace.repository, self._workspace.report)

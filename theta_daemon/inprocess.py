@@ -10,6 +10,7 @@ import os
 import sys
 from pathlib import Path
 
+from theta_daemon import heap
 from theta_daemon.engine import Engine
 from theta_daemon.errors import ThetaError
 from theta_daemon.history.git import read_config
@@ -41,6 +42,7 @@ def main() -> int:
     try:
         invocation = this_process()
         from_git, to_git = _take_pipes()
+        heap.keep()
         engine = Engine(Settings.load(read_config(invocation), invocation.env, invocation.cwd))
         try:
             return engine.serve(invocation, from_git, to_git, 2)

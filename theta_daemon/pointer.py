@@ -43,7 +43,9 @@ MAX_POINTER_BYTES: Final = 64 << 20
 MAX_DEPTH: Final = 1024
 """No chain is longer, whatever `theta.maxDepth` of the one who added it said."""
 
-_STRICT: Final = ConfigDict(strict=True, extra="forbid", validate_by_name=True, validate_by_alias=True)
+_STRICT: Final = ConfigDict(
+    strict=True, extra="forbid", validate_by_name=True, validate_by_alias=True, defer_build=True
+)
 _Hex64 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 _GitId = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")]
 _Count = Annotated[int, Field(ge=0, lt=MAX_BYTES)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from theta_daemon.counters import Counters
 from theta_daemon.errors import MissingObjectError, RemoteError, ThetaError
@@ -16,8 +17,9 @@ from theta_daemon.history.git import git_child
 from theta_daemon.history.repository import Repository
 from theta_daemon.settings import Settings
 from theta_daemon.store.lfs import LfsStore
-from theta_daemon.store.remote import Remote, open_remote
-from theta_daemon.store.remote.progress import TerminalProgress
+
+if TYPE_CHECKING:
+    from theta_daemon.store.remote import Remote
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class Transfer:
 
     def fetch(self, objects: Mapping[str, int]) -> Mapping[str, ThetaError]:
         """Bring `objects` into the store; why not, for those that could not be had. Raises StoreError."""
+        from theta_daemon.store.remote.progress import TerminalProgress
+
         missing = dict(objects)
         reasons: dict[str, str] = {}
         tried = []
@@ -75,6 +79,8 @@ class Transfer:
             url = done.out.decode(errors="surrogateescape").removesuffix("\n") or name
         elif theta_url is None and name == settings.remote:
             theta_url = name
+        from theta_daemon.store.remote import open_remote
+
         return open_remote(
             name, url, theta_url, invocation, self.repository.git_objects_dir, stderr_fd=self.stderr_fd, stop=self.stop
         )
@@ -102,6 +108,8 @@ class Transfer:
         if url is None and theta_url is None and name in self._configured():
             done = git_child(["remote", "get-url", "--push", name], invocation, stderr_fd=self.stderr_fd)
             url = done.out.decode(errors="surrogateescape").removesuffix("\n") or None
+        from theta_daemon.store.remote import open_remote
+
         return open_remote(
             name,
             url or name,

@@ -23,6 +23,7 @@ LAYERS = [
         "counters",
         "runtime",
         "gitvalues",
+        "heap",
         "hooks",
         "jsonbounds",
         "_planes",

@@ -41,7 +41,7 @@ _PART: Final = re.compile(r"(.*)\.(lora_A|lora_B|lora_embedding_A|lora_embedding
 class _Config(BaseModel):
     """What counts of adapter_config.json."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", defer_build=True)
 
     peft_type: str
     lora_alpha: float = 1.0

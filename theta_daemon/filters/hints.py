@@ -43,7 +43,7 @@ VARIABLES: Final = (TYPE, OPTIONS, DATA, HINTS)
 class _Rule(BaseModel):
     """One rule as it is written; what is not named here is an option of the type."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True, defer_build=True)
 
     pattern: str = "*"
     files: str = "*"
@@ -56,7 +56,7 @@ class _Rule(BaseModel):
 class _Document(BaseModel):
     """A rules' file. The other keys are a recipe's (`recipe.Document`), so that a recipe can be given as hints."""
 
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, defer_build=True)
 
     rule: tuple[_Rule, ...] = Field(max_length=10_000)
     seed: int | None = None

@@ -43,8 +43,11 @@ AHEAD_BYTES: Final = 48 << 20
 _GROUP_BYTES: Final = 1 << 20
 """Small values are computed in groups of about this size."""
 
+_WHOLE_STORED_BYTES: Final = 16 << 20
+"""Values of the disk cache up to this size are read once, as wholes; larger ones to be checked, then again in pieces."""
+
 _OPENED_AHEAD: Final = 2
-"""Large values of the disk cache that are checked while another one is handed out."""
+"""Those larger ones that are checked while another one is handed out."""
 
 _DAMAGED: Final = "an object is damaged: run `git theta fsck --repair`, or remove the object and fetch it again with `git theta fetch`"
 
@@ -133,7 +136,7 @@ class Rebuilder:
                 group.pieces.append(literal)
                 group.nbytes += literal.nbytes
             spec = parameter.spec
-            if spec.chunks > 1 and self._values.at_hand(key) is None:
+            if self._in_pieces(key, spec):
                 yield self._submit_group(group)
                 group = _Group(file)
                 yield from self._large_of(file, key, spec, next(ahead) if key in stored_keys else None)
@@ -236,8 +239,14 @@ class Rebuilder:
         return [
             (key, parameter.spec)
             for parameter, key in zip(file.pointer.parameters, file.keys, strict=True)
-            if parameter.spec.chunks > 1 and self._values.at_hand(key) is None and self._on_hand.stored(key)
+            if self._in_pieces(key, parameter.spec) and self._on_hand.stored(key)
         ]
+
+    def _in_pieces(self, key: str, spec: TensorSpec) -> bool:
+        """Whether the value is not in memory, and too large to be made as a whole."""
+        if spec.chunks <= 1 or self._values.at_hand(key) is not None:
+            return False
+        return spec.nbytes > _WHOLE_STORED_BYTES or not self._on_hand.stored(key)
 
     def _opened_ahead(self, stored: list[tuple[str, TensorSpec]]) -> Iterator[Future[CachedValue]]:
         """These values in order, each checked by the pool while those before it are handed out."""

@@ -46,7 +46,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 class InitRule(BaseModel):
     """A rule of a recipe; what is not named here is an option of the type."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True, defer_build=True)
 
     pattern: str = Field(default="*", max_length=1024)
     type: Literal["random", "constant"]
@@ -74,7 +74,7 @@ class InitRule(BaseModel):
 class Embedded(BaseModel):
     """The part of a recipe that a checkpoint carries: its tensors are there already."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
     seed: int | None = None
     streams: Streams = "per-tensor"
@@ -89,7 +89,7 @@ class Embedded(BaseModel):
 class TensorEntry(BaseModel):
     """A tensor to make."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
     name: str
     shape: tuple[int, ...] = Field(max_length=64)

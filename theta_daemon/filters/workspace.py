@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from theta_daemon.errors import PointerError, ThetaError
-from theta_daemon.filters.hints import Hints
 from theta_daemon.filters.machinery import Machinery
 from theta_daemon.filters.plan import Plan, Planner
 from theta_daemon.filters.proven import Proven
@@ -19,6 +19,9 @@ from theta_daemon.pointer import Pointer, RecordRef
 from theta_daemon.registry import Registry
 from theta_daemon.settings import Settings
 from theta_daemon.store.lfs import LfsStore
+
+if TYPE_CHECKING:
+    from theta_daemon.filters.hints import Hints
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Final, Literal
 
 import pydantic
@@ -77,7 +78,7 @@ def decode(data: Buffer, max_bytes: int = MAX_BYTES) -> Lineage:
         text = zstandard.ZstdDecompressor().decompress(data, max_output_size=size, allow_extra_data=False)
         if too_much(text, brackets=MAX_NODES, commas=4 * MAX_NODES):
             raise RecordError("lineage: more entries than a lineage may have", _REMEDY)
-        wire = _ADAPTER.validate_json(text)
+        wire = _adapter().validate_json(text)
     except zstandard.ZstdError as error:
         raise RecordError(f"lineage: {error}", _REMEDY) from error
     except ValidationError as error:
@@ -86,7 +87,9 @@ def decode(data: Buffer, max_bytes: int = MAX_BYTES) -> Lineage:
     return Lineage(_Chains(wire))
 
 
-_STRICT: Final = ConfigDict(strict=True, extra="forbid", validate_by_name=True, validate_by_alias=True)
+_STRICT: Final = ConfigDict(
+    strict=True, extra="forbid", validate_by_name=True, validate_by_alias=True, defer_build=True
+)
 _Hex64 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 _Word = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
 _Position = Annotated[int, Field(ge=0, lt=1 << 32)]
@@ -104,7 +107,10 @@ class _Wire:
     version: Annotated[Literal[1], Field(validation_alias="theta-lineage")] = 1
 
 
-_ADAPTER: Final = TypeAdapter(_Wire)
+@cache
+def _adapter() -> TypeAdapter[_Wire]:
+    """Made when the first lineage is read: most commands read none."""
+    return TypeAdapter(_Wire)
 
 
 class _Chains(Mapping[str, Sequence[Step]]):

@@ -31,8 +31,10 @@ def make_engine() -> tuple[Host, Limits] | None:
         logging.getLogger(__name__).info("theta.daemon is never")
         return None
 
+    from theta_daemon import heap
     from theta_daemon.engine import Engine
 
+    heap.keep()
     limits = Limits(idle_seconds=settings.idle_seconds, memory_bytes=settings.tensor_cache + HEADROOM_BYTES)
     return Engine(settings, resident=True), limits
 

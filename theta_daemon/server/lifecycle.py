@@ -26,6 +26,8 @@ class Limits:
     idle_seconds: float = 1800.0
     memory_bytes: int | None = None
     sessions: int = MAX_SESSIONS
+    rest_seconds: float = 10.0
+    """So long after the last session the memory that is free is given back."""
     tick_seconds: float = 1.0
 
 
@@ -45,6 +47,7 @@ class Lifecycle:
         self.reason = ""
         self.connections = 0
         self._quiet_since = now
+        self._rested = True
 
     def opened(self) -> None:
         """A connection was accepted."""
@@ -55,6 +58,7 @@ class Lifecycle:
         self.connections -= 1
         if served:
             self._quiet_since = now
+            self._rested = False
 
     def worked(self, now: float) -> None:
         """There is work without a session."""
@@ -68,6 +72,13 @@ class Lifecycle:
 
     def idle(self, now: float) -> bool:
         return self.connections == 0 and now - self._quiet_since >= self.limits.idle_seconds
+
+    def rests(self, now: float) -> bool:
+        """Whether nobody has come for a while; once after each session."""
+        if self._rested or self.connections or now - self._quiet_since < self.limits.rest_seconds:
+            return False
+        self._rested = True
+        return True
 
     def leave(self, reason: str) -> None:
         """Give up the name, serve the backlog, go."""

@@ -19,6 +19,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Final
 
+from theta_daemon import heap
 from theta_daemon.server.code import CodeWatch
 from theta_daemon.server.connection import INTERRUPT, Connection, Desk
 from theta_daemon.server.host import Host
@@ -165,6 +166,9 @@ class Resident:
         self._ticks += 1
         if self._host.busy():
             self._life.worked(now)
+        if self._life.rests(now):
+            gc.collect()
+            heap.release()
         if self._life.state is State.SERVING and not self._listener.ours():
             self._drain("the socket is gone")
         if self._ticks % _CODE_TICKS == 0:

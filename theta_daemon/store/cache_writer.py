@@ -8,7 +8,6 @@ file is gone. Whoever writes has checked the value's digest before it commits.
 from __future__ import annotations
 
 import os
-import secrets
 import struct
 import threading
 from contextlib import suppress
@@ -37,7 +36,7 @@ class EntryWriter:
         self._ended = False
         self._users = 0
         self._fd = -1
-        self._temporary = path.with_name(f"{secrets.token_hex(12)}{TEMPORARY}")
+        self._temporary = path.with_name(f"{os.urandom(12).hex()}{TEMPORARY}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         self._fd = os.open(self._temporary, flags, 0o600)
         try:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -221,7 +220,7 @@ class _LfsWriter(ObjectWriter):
         self._store = store
         self._hash = hashlib.sha256()
         self._size = 0
-        self._temporary = directory / f"{_TEMPORARY_PREFIX}{secrets.token_hex(12)}{_TEMPORARY_SUFFIX}"
+        self._temporary = directory / f"{_TEMPORARY_PREFIX}{os.urandom(12).hex()}{_TEMPORARY_SUFFIX}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             fd = os.open(self._temporary, flags, 0o600)

@@ -25,7 +25,7 @@ _BLOCK: Final = 1 << 15
 _Size = Annotated[int, Field(ge=1, lt=1 << 62)]
 
 
-@record_text(frozen=True, slots=True, config=ConfigDict(strict=True, extra="forbid"))
+@record_text(frozen=True, slots=True, config=ConfigDict(strict=True, extra="forbid", defer_build=True))
 class _Text:
     dtype: FloatName
     shape: Annotated[tuple[_Size, ...], Field(max_length=64)]

@@ -32,7 +32,7 @@ _BLOCK: Final = 1 << 15
 """Elements in a block of float64 temporaries: a block and its product stay in the second-level cache."""
 
 
-@record_text(frozen=True, slots=True, config=ConfigDict(strict=True, extra="forbid"))
+@record_text(frozen=True, slots=True, config=ConfigDict(strict=True, extra="forbid", defer_build=True))
 class _Text:
     rank: Annotated[int, Field(ge=1, lt=1 << 32)]
     scale: Annotated[float, Field(allow_inf_nan=False)]

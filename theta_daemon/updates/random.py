@@ -35,7 +35,7 @@ _Finite = Annotated[float, Field(allow_inf_nan=False)]
 _Probability = Annotated[float, Field(ge=0, le=1)]
 
 
-@record_text(frozen=True, slots=True, config=ConfigDict(strict=True, extra="forbid"))
+@record_text(frozen=True, slots=True, config=ConfigDict(strict=True, extra="forbid", defer_build=True))
 class Recipe:
     """How to make a value.
 
