@@ -144,7 +144,7 @@ def compress(data: Buffer) -> bytes:
 def decompress(data: Buffer, size: int) -> bytes:
     """The `size` bytes in one zstd frame. Raises RecordError, before anything is allocated if the frame says another size."""
     try:
-        if zstandard.get_frame_parameters(data).content_size != size:
+        if zstandard.frame_content_size(data) != size:
             raise RecordError(f"a zstd frame does not hold the {size} bytes that it should")
         plain: bytes = THREAD.decompressor.decompress(data, allow_extra_data=False)
     except zstandard.ZstdError as error:

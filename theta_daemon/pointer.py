@@ -21,9 +21,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass as unchecked
 from dataclasses import field
 from functools import lru_cache
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from blake3 import blake3
 from pydantic import ConfigDict, FailFast, Field, StringConstraints, TypeAdapter, ValidationError
@@ -53,9 +54,13 @@ _Index = Annotated[int, Field(ge=0, lt=1 << 32)]
 _Word = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
 
 
-@dataclass(frozen=True, slots=True, config=_STRICT)
+@unchecked(frozen=True, slots=True)
 class RecordRef:
-    """Where a record is: an object's id and the record's index in that pack."""
+    """Where a record is: an object's id and the record's index in that pack. Checked where a pointer is read, not when it
+    is put together from fields that have been: a plan has tens of thousands.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
     object: _Hex64
     record: _Index
@@ -266,35 +271,43 @@ def _check(pointer: Pointer) -> None:
     total = 0
     incremental = False
     for parameter in pointer.parameters:
-        where = f"parameter {parameter.name!r}"
         if parameter.name in names:
-            raise PointerError(f"field parameters: {where} stands there twice")
+            raise PointerError(f"field parameters: parameter {parameter.name!r} stands there twice")
         names.add(parameter.name)
-        if parameter.dtype not in DTYPES:
-            raise PointerError(f"field dtype of {where}: {parameter.dtype!r} is not known", "update theta-daemon")
+        wrong = _wrong(parameter, pointer)
+        if wrong is not None:
+            raise PointerError(wrong, "update theta-daemon" if parameter.dtype not in DTYPES else None)
         total += parameter.spec.nbytes
         if total > pointer.size:
+            where = f"parameter {parameter.name!r}"
             raise PointerError(f"field shape of {where}: the parameters are larger than the checkpoint")
-        if parameter.previous is None:
-            if parameter.depth or parameter.chain is not None or parameter.base is not None:
-                raise PointerError(f"field previous of {where}: is missing, but depth, chain or base is there")
-            continue
-        incremental = True
-        if parameter.depth < 1:
-            raise PointerError(f"field depth of {where}: 0, but the parameter has a previous value")
-        if parameter.chain is None or parameter.chain < parameter.stored:
-            raise PointerError(f"field chain of {where}: less than stored, or missing")
-        if parameter.previous not in pointer.history:
-            raise PointerError(f"field previous of {where}: {parameter.previous} is not in history")
+        incremental = incremental or parameter.previous is not None
     if incremental != (pointer.lineage is not None):
         raise PointerError("field lineage: must be there exactly if a parameter has a previous value")
     if pointer.skeleton is None and total != pointer.size:
         raise PointerError(
             f"field size: {pointer.size}, but the parameters have {total} bytes and there is no skeleton"
         )
-    for ref in pointer.refs:
-        if ref.object not in pointer.objects:
-            raise PointerError(f"field objects: lacks {ref.object}")
+    for record in (*pointer.parameters, pointer.skeleton, pointer.lineage):
+        if record is not None and record.object not in pointer.objects:
+            raise PointerError(f"field objects: lacks {record.object}")
+
+
+def _wrong(parameter: Parameter, pointer: Pointer) -> str | None:
+    """What is wrong with one parameter, its size aside."""
+    where = f"of parameter {parameter.name!r}"
+    if parameter.dtype not in DTYPES:
+        return f"field dtype {where}: {parameter.dtype!r} is not known"
+    if parameter.previous is None:
+        if parameter.depth or parameter.chain is not None or parameter.base is not None:
+            return f"field previous {where}: is missing, but depth, chain or base is there"
+    elif parameter.depth < 1:
+        return f"field depth {where}: 0, but the parameter has a previous value"
+    elif parameter.chain is None or parameter.chain < parameter.stored:
+        return f"field chain {where}: less than stored, or missing"
+    elif parameter.previous not in pointer.history:
+        return f"field previous {where}: {parameter.previous} is not in history"
+    return None
 
 
 def _json(value: Any) -> str:

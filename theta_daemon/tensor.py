@@ -86,6 +86,9 @@ class TensorSpec:
     chunks: int = field(init=False, repr=False, compare=False)
     """Chunks of the value; none when it has no element."""
 
+    label: str = field(init=False, repr=False, compare=False)
+    """dtype and shape as a text, for keys: hashing that is cheaper."""
+
     def __post_init__(self) -> None:
         elements = math.prod(self.shape)
         words = elements * self.dtype.words
@@ -93,6 +96,7 @@ class TensorSpec:
         object.__setattr__(self, "words", words)
         object.__setattr__(self, "nbytes", words * self.dtype.word_bytes)
         object.__setattr__(self, "chunks", -(-words // CHUNK_WORDS))
+        object.__setattr__(self, "label", f"{self.dtype.name} {self.shape}")
 
     def chunk_index(self, start: int) -> int:
         """The chunk that word `start` is in."""

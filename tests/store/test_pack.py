@@ -160,7 +160,7 @@ def test_packs_opens_each_object_once(tmp_path: Path) -> None:
         writer.add([bytes([number])])
         writer.add([b"second"])
         oids.append(writer.finish()[0])
-    packs = Packs(store, max_open=3)
+    packs = Packs(store, max_open=3, held_bytes=0)
     before = len(os.listdir("/proc/self/fd"))
     kept = packs.record(RecordRef(oids[0], 0))
     for _ in range(3):
@@ -194,7 +194,7 @@ def test_threads_share_packs() -> None:
     """Eight threads that read from more packs than may be open get the right records."""
     store = MemoryStore()
     oids = [pack([bytes([number]) * 100, bytes([number + 100]) * 50], store)[1] for number in range(20)]
-    packs = Packs(store, max_open=2)
+    packs = Packs(store, max_open=2, held_bytes=300)
     wrong: list[int] = []
 
     def work(seed: int) -> None:

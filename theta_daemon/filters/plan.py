@@ -15,7 +15,6 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from theta_daemon.errors import MissingHistoryError, ThetaError
 from theta_daemon.history.lineage import Lineage
@@ -25,12 +24,7 @@ from theta_daemon.tensor import TensorSpec
 
 def value_key(digest: str, spec: TensorSpec) -> str:
     """What names a value in a plan. Equal bytes of another dtype or shape are another value: they cut into other chunks."""
-    return f"{digest} {_label(spec)}"
-
-
-@lru_cache(1 << 12)
-def _label(spec: TensorSpec) -> str:
-    return f"{spec.dtype.name} {spec.shape}"
+    return f"{digest} {spec.label}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +58,7 @@ class Plan:
     nodes: dict[str, Node] = field(default_factory=dict)
     uses: Counter[str] = field(default_factory=Counter)
     failed: dict[bytes, ThetaError] = field(default_factory=dict)
+    _needs: dict[bytes, tuple[set[str], dict[str, str]]] = field(default_factory=dict)
 
     def chain(self, key: str, at_hand: Callable[[str], bool]) -> list[Node]:
         """The nodes from the one after the first value at hand (or from the self-contained base) up to `key`."""
@@ -78,17 +73,7 @@ class Plan:
 
     def objects(self, pathname: bytes) -> set[str]:
         """Ids of all objects that rebuilding this file reads."""
-        plan = self.files[pathname]
-        skeleton = plan.pointer.skeleton
-        found = set() if skeleton is None or plan.skeleton is not None else {skeleton.object}
-        seen: set[str] = set()
-        for key in plan.keys:
-            current: str | None = key
-            while current is not None and current not in seen and current in self.nodes:
-                seen.add(current)
-                found.add(self.nodes[current].ref.object)
-                current = self.nodes[current].base
-        return found
+        return self._needed(pathname)[0]
 
     def reader_of(self, pathname: bytes, oid: str) -> str:
         """Which part of the file needs the object, in words."""
@@ -103,16 +88,31 @@ class Plan:
 
     def updates(self, pathname: bytes) -> dict[str, str]:
         """The update types that rebuilding this file needs, each with the name of a parameter that needs it."""
-        found: dict[str, str] = {}
+        return self._needed(pathname)[1]
+
+    def _needed(self, pathname: bytes) -> tuple[set[str], dict[str, str]]:
+        """Objects and update types, from one walk over the whole plan's nodes that the file reaches."""
+        needs = self._needs.get(pathname)
+        if needs is not None:
+            return needs
+        plan, nodes = self.files[pathname], self.nodes
+        skeleton = plan.pointer.skeleton
+        objects = set() if skeleton is None or plan.skeleton is not None else {skeleton.object}
+        updates: dict[str, str] = {}
         seen: set[str] = set()
-        plan = self.files[pathname]
         for parameter, key in zip(plan.pointer.parameters, plan.keys, strict=True):
             current: str | None = key
-            while current is not None and current not in seen and current in self.nodes:
+            while current is not None and current not in seen:
+                node = nodes.get(current)
+                if node is None:
+                    break
                 seen.add(current)
-                found.setdefault(self.nodes[current].update, parameter.name)
-                current = self.nodes[current].base
-        return found
+                objects.add(node.ref.object)
+                if node.update not in updates:
+                    updates[node.update] = parameter.name
+                current = node.base
+        self._needs[pathname] = objects, updates
+        return objects, updates
 
 
 class Planner:
@@ -142,7 +142,9 @@ class Planner:
 
     def add_value(self, parameter: Parameter) -> None:
         """A value whose chain is of interest."""
-        key = value_key(parameter.digest, parameter.spec)
+        self._add(value_key(parameter.digest, parameter.spec), parameter)
+
+    def _add(self, key: str, parameter: Parameter) -> None:
         known = self._drafts.get(key)
         # A value that comes back (A, B, A again) is met at several depths: the lowest wins, so links always lead to lower
         # depths and cannot form a cycle.
@@ -159,14 +161,20 @@ class Planner:
 
     def supply(self, blob: str, pointer: Pointer | None) -> None:
         """The previous pointer `blob`, or None where it cannot be had or is not a valid one."""
-        for key in self._frontier.pop(blob, ()):
-            draft = self._drafts[key]
+        keys = self._frontier.pop(blob, ())
+        if pointer is None:
+            return
+        drafts, links, by_name = self._drafts, self._links, pointer.by_name
+        for key in keys:
+            draft = drafts[key]
             if draft.previous != blob:
                 continue  # a shorter chain to the same value was found since
-            found = None if pointer is None else pointer.by_name.get(draft.base_name)
-            if found is not None and found.spec == draft.spec and found.depth == draft.depth - 1:
-                self._links[key] = value_key(found.digest, found.spec)
-                self.add_value(found)
+            found = by_name.get(draft.base_name)
+            if found is None or found.depth != draft.depth - 1:
+                continue
+            if found.dtype == draft.dtype and found.shape == draft.shape:
+                links[key] = below = value_key(found.digest, found.spec)
+                self._add(below, found)
 
     def broken(self, pathname: bytes) -> list[Parameter]:
         """The file's parameters whose chain does not reach a self-contained value, once nothing is wanted."""
@@ -240,15 +248,17 @@ class Planner:
         )
 
     def _count_uses(self, plan: Plan) -> None:
-        stack = [key for file in plan.files.values() for key in file.keys]
-        plan.uses.update(stack)
+        keys = [key for file in plan.files.values() for key in file.keys]
+        plan.uses.update(keys)
+        nodes, uses = plan.nodes, plan.uses
         seen: set[str] = set()
-        while stack:
-            key = stack.pop()
-            if key in seen or key not in plan.nodes:
-                continue
-            seen.add(key)
-            base = plan.nodes[key].base
-            if base is not None:
-                plan.uses[base] += 1
-                stack.append(base)
+        for key in keys:
+            current: str | None = key
+            while current is not None and current not in seen:
+                node = nodes.get(current)
+                if node is None:
+                    break
+                seen.add(current)
+                current = node.base
+                if current is not None:
+                    uses[current] += 1

@@ -43,6 +43,7 @@ class Values:
         self._values = at_hand.values
         self._kept = {key for file in plan.files.values() for key in file.keys}
         self._left = Counter(plan.uses)
+        self._any_shared = any(uses > 1 for uses in plan.uses.values())
         self._held: set[str] = set()
         self._held_bytes = 0
         self._lock = threading.Lock()
@@ -56,12 +57,15 @@ class Values:
 
     def hold_shared(self, key: str, *, parallel: bool) -> None:
         """Compute the values below `key` that others need as well, from the lowest up."""
-        for node in self._plan.chain(key, self.is_at_hand):
+        for node in self._plan.chain(key, self.is_at_hand) if self._any_shared else ():
             if node.key != key and self.shared(node.key) and self.may_hold(node):
                 self.single(node.key, node.spec, parallel=parallel)
 
     def single(self, key: str, spec: TensorSpec, *, parallel: bool) -> memoryview:
         """A whole value; concurrent calls share one computation."""
+        if not self.shared(key):
+            value = self.at_hand(key)
+            return value if value is not None else self._make(key, spec, parallel=parallel)
         with self._lock:
             value = self._values.get(key)
             flight = None if value is not None else self._flights.get(key)
@@ -73,7 +77,7 @@ class Values:
         if flight is not None:
             return flight.result()
         try:
-            value = self._read(key, spec) if self._on_hand.stored(key) else self._compute(key, parallel=parallel)
+            value = self._make(key, spec, parallel=parallel)
         except BaseException as error:
             mine.set_exception(error)
             raise
@@ -83,6 +87,9 @@ class Values:
         finally:
             with self._lock:
                 del self._flights[key]
+
+    def _make(self, key: str, spec: TensorSpec, *, parallel: bool) -> memoryview:
+        return self._read(key, spec) if self._on_hand.stored(key) else self._compute(key, parallel=parallel)
 
     def _read(self, key: str, spec: TensorSpec) -> memoryview:
         """A whole value from disk. Raises LostValueError."""

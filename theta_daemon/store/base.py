@@ -57,7 +57,7 @@ class ObjectReader(Protocol):
     @property
     def size(self) -> int: ...
 
-    def read(self, offset: int, length: int) -> bytes:
+    def read(self, offset: int, length: int) -> Buffer:
         """Exactly `length` bytes. Raises RecordError when the object is shorter than that."""
         ...
 

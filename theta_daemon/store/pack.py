@@ -22,6 +22,7 @@ from array import array
 from collections.abc import Iterable
 from typing import Final
 
+import numpy as np
 from cachetools import LRUCache
 
 from theta_daemon.errors import RecordError
@@ -35,6 +36,12 @@ HEAD: Final = struct.Struct("<8sII")
 FOOTER: Final = struct.Struct("<QIIII8s")
 MAX_RECORDS: Final = 1 << 22
 """A pack has at most so many records: bounds the index that a stranger's pack makes us hold (32 MiB)."""
+
+SMALL_BYTES: Final = 4 << 20
+"""Packs up to this size are read as wholes: updates are small, many, and all of a pack's are wanted."""
+
+HELD_BYTES: Final = 64 << 20
+"""Small packs that are held in memory; what comes after them is read from its file."""
 
 TARGET_BYTES: Final = 64 << 20
 """Writers close a pack when it has reached this size."""
@@ -108,8 +115,9 @@ class PackReader:
             raise self._damaged("its index has a wrong checksum")
         # An array, not a tuple of int objects: a hostile index costs 8 bytes an entry, not 40.
         self._ends = array("Q", [HEAD.size])
-        self._ends.extend(value for (value,) in struct.iter_unpack("<Q", index))
-        if self._ends[-1] != start or any(self._ends[i] > self._ends[i + 1] for i in range(count)):
+        self._ends.frombytes(np.frombuffer(index, "<u8").astype(np.uint64).tobytes())
+        ends = np.frombuffer(self._ends, np.uint64)
+        if ends[-1] != start or bool(np.any(ends[:-1] > ends[1:])):
             raise self._damaged("its index is not in order")
 
     def __len__(self) -> int:
@@ -139,7 +147,7 @@ class PackRecord:
         self._start = start
         self.length = length
 
-    def read(self, offset: int, length: int) -> bytes:
+    def read(self, offset: int, length: int) -> Buffer:
         if offset < 0 or length < 0 or offset + length > self.length:
             raise RecordError(
                 f"object {self._oid}: record {self._index} has {self.length} bytes, "
@@ -148,16 +156,34 @@ class PackRecord:
         return self._reader.read(self._start + offset, length)
 
 
+class _Held:
+    """An object in memory, as an `ObjectReader`."""
+
+    def __init__(self, data: Buffer) -> None:
+        self._data = memoryview(data)
+        self.size = len(data)
+
+    def read(self, offset: int, length: int) -> memoryview:
+        return self._data[offset : offset + length]
+
+    def close(self) -> None:
+        pass
+
+
 class Packs:
     """Opened packs of a store, the least recently used forgotten first. Thread-safe.
 
-    A forgotten pack's descriptor closes with the last record that still refers to it.
+    A forgotten pack's descriptor closes with the last record that still refers to it. Small packs are held in memory
+    instead, up to `held_bytes` of them. A chain goes through its packs once for each parameter: `max_open` should not be
+    less than a chain is deep.
     """
 
-    def __init__(self, store: ObjectStore, max_open: int = 64) -> None:
+    def __init__(self, store: ObjectStore, max_open: int = 128, held_bytes: int = HELD_BYTES) -> None:
         self._store = store
         self._lock = threading.Lock()
         self._open: LRUCache[str, PackReader] = LRUCache(max_open)
+        self._held: dict[str, PackReader] = {}
+        self._room = held_bytes
 
     def record(self, ref: RecordRef) -> Record:
         """Raises MissingObjectError when the object is not in the store, RecordError when it is malformed."""
@@ -165,24 +191,44 @@ class Packs:
 
     def _pack(self, oid: str) -> PackReader:
         with self._lock:
-            pack = self._open.get(oid)
+            pack = self._held.get(oid) or self._open.get(oid)
         if pack is None:
             reader = self._store.open(oid)
+            size = reader.size
+            held = size <= SMALL_BYTES and self._take_room(size)
             try:
+                if held:
+                    data = reader.read(0, size)
+                    reader.close()
+                    reader = _Held(data)
                 pack = PackReader(reader, oid)
             except BaseException:
                 reader.close()
+                if held:
+                    self._take_room(-size)
                 raise
             with self._lock:  # two threads may both have opened it: either will do
-                self._open[oid] = pack
+                if held:
+                    self._held[oid] = pack
+                else:
+                    self._open[oid] = pack
         return pack
+
+    def _take_room(self, size: int) -> bool:
+        with self._lock:
+            if size > self._room:
+                return False
+            self._room -= size
+            return True
 
     def forget(self, oid: str) -> None:
         """Read this object anew next time: it proved damaged, or was replaced."""
         with self._lock:
+            self._held.pop(oid, None)
             self._open.pop(oid, None)
 
     def close(self) -> None:
         """Forget all packs."""
         with self._lock:
+            self._held.clear()
             self._open.clear()

@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, ClassVar, Final
 
 from theta_daemon.errors import RecordError
@@ -127,15 +128,13 @@ class _ChunkedDecoder(Decoder):
         tail = 4 * spec.chunks + CHUNK_TRAILER.size
         if record.length < tail:
             raise self._misfit()
-        table = record.read(record.length - tail, tail)
-        *lengths, version, word_bytes, zero, chunks = _table(spec.chunks).unpack(table)
-        if (version, word_bytes, zero, chunks) != (1, spec.dtype.word_bytes, 0, spec.chunks):
+        fields = _table(spec.chunks).unpack(record.read(record.length - tail, tail))
+        word_bytes, lengths = spec.dtype.word_bytes, fields[:-4]
+        if fields[-4:] != (1, word_bytes, 0, spec.chunks):
             raise self._misfit()
-        if max(lengths, default=0) > _MAX_EXPANSION * CHUNK_WORDS * word_bytes:
+        if lengths and max(lengths) > _MAX_EXPANSION * CHUNK_WORDS * word_bytes:
             raise RecordError(f"{update.name} record has a chunk that is longer than any can be")
-        self._offsets = [0]
-        for length in lengths:
-            self._offsets.append(self._offsets[-1] + length)
+        self._offsets = (0, *accumulate(lengths))
         if self._offsets[-1] + tail != record.length:
             raise RecordError(f"{update.name} record has {record.length} bytes, its table says otherwise")
 
@@ -146,10 +145,9 @@ class _ChunkedDecoder(Decoder):
         )
 
     def apply(self, start: int, stop: int, words: Words) -> None:
-        position = start
-        while position < stop:
-            index = position // CHUNK_WORDS
-            lower, upper = self._spec.chunk(index)
-            data = self._record.read(self._offsets[index], self._offsets[index + 1] - self._offsets[index])
-            self._update.decode_chunk(self._spec, data, words[lower - start : upper - start])
-            position = upper
+        first = start // CHUNK_WORDS
+        for index in range(first, -(-stop // CHUNK_WORDS)):
+            begin, end = self._offsets[index], self._offsets[index + 1]
+            lower = (index - first) * CHUNK_WORDS
+            chunk = words if stop - start <= CHUNK_WORDS else words[lower : lower + CHUNK_WORDS]
+            self._update.decode_chunk(self._spec, self._record.read(begin, end - begin), chunk)
