@@ -129,6 +129,7 @@ def most_memory_bytes() -> int:
     return total + 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("SwapTotal:"))
 
 
+@cache
 def memory_bytes() -> int:
     """The memory of this machine, or of this container where that is less."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

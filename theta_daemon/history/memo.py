@@ -80,9 +80,11 @@ class Memo:
         self.remember_all({key: text})
 
     def remember_all(self, texts: Mapping[str, bytes]) -> None:
-        """Remember pointers by key, all at once."""
+        """Remember pointers by key, all at once. What is remembered so already costs no writing: git may be waiting."""
         compressor = zstandard.ZstdCompressor()
-        self._write("pointers", [(key, compressor.compress(text)) for key, text in texts.items()])
+        rows = {key: compressor.compress(text) for key, text in texts.items()}
+        known = self._read("pointers", list(rows))
+        self._write("pointers", [(key, value) for key, value in rows.items() if known.get(key) != value])
 
     def parameters(self, digests: Iterable[str]) -> dict[str, Parameter]:
         """A parameter, wherever it was, for each of `digests` that is known. dtype and shape may differ from yours."""
