@@ -32,6 +32,21 @@ def test_idle_is_neither_session_nor_work() -> None:
     assert life.idle(1020), "a look at the status keeps nobody awake"
 
 
+def test_rest_comes_once_after_each_session() -> None:
+    """Ten seconds after the last session, once, and not while there is one: then free memory is given back."""
+    life = Lifecycle(Limits(rest_seconds=10), now=0)
+    assert not life.rests(100), "nothing has been served yet"
+    life.opened()
+    assert not life.rests(200)
+    life.closed(200, served=True)
+    assert not life.rests(209)
+    assert life.rests(210)
+    assert not life.rests(300)
+    life.opened()
+    life.closed(300, served=False)
+    assert not life.rests(400), "looking at the status takes no memory"
+
+
 def test_leaving_serves_the_backlog_and_draining_does_not() -> None:
     """Who idled out still takes who had knocked; who drains sends them away; both go when nobody is left."""
     life = Lifecycle(Limits(), now=0)

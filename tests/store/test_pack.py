@@ -17,7 +17,7 @@ from theta_daemon.errors import MissingObjectError, RecordError
 from theta_daemon.pointer import RecordRef
 from theta_daemon.store.lfs import LfsStore
 from theta_daemon.store.memory import MemoryStore
-from theta_daemon.store.pack import FOOTER, HEAD, MAGIC, MAX_RECORDS, PackReader, Packs, PackWriter
+from theta_daemon.store.pack import FOOTER, HEAD, MAGIC, MAX_RECORDS, SMALL_BYTES, PackReader, Packs, PackWriter
 
 
 def pack(records: list[bytes], store: MemoryStore | None = None) -> tuple[MemoryStore, str]:
@@ -171,6 +171,31 @@ def test_packs_opens_each_object_once(tmp_path: Path) -> None:
     del kept
     packs.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_small_packs_are_read_once_and_hold_no_descriptor(tmp_path: Path) -> None:
+    """As many as there is room for are held, however many those are; a large one, and the rest, are read from their files."""
+    store = LfsStore(tmp_path / "objects", umask=0o022, fsync=False)
+    oids = []
+    for size in [SMALL_BYTES, *range(1, 300)]:
+        writer = PackWriter(store.writer())
+        writer.add([bytes(size)])
+        oids.append(writer.finish()[0])
+    packs = Packs(store, max_open=2, held_bytes=sum(store.open(oid).size for oid in oids[1:290]))
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        for size, oid in enumerate(oids):
+            record = packs.record(RecordRef(oid, 0))
+            assert record.read(0, record.length) == bytes(size or SMALL_BYTES)
+    del record
+    assert len(os.listdir("/proc/self/fd")) == before + 2
+    for oid in oids:
+        store.path(oid).unlink()
+    for oid in oids[1:290]:
+        assert packs.record(RecordRef(oid, 0)).read(0, 1) == b"\0"
+    packs.forget(oids[1])
+    with pytest.raises(MissingObjectError):
+        packs.record(RecordRef(oids[1], 0))
 
 
 def test_packs_says_what_is_missing_or_malformed() -> None:

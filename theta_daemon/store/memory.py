@@ -1,4 +1,4 @@
-"""A store in memory: the contract of `base` without a disk, for tests of the layers above."""
+"""Objects in memory: a reader, and the contract of `base` without a disk, for tests of the layers above."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MemoryStore(ObjectStore):
         data = self.objects.get(object_id(oid))
         if data is None:
             raise MissingObjectError(f"object {oid} is not in memory")
-        return _MemoryReader(data)
+        return MemoryReader(data)
 
     def writer(self) -> ObjectWriter:
         return _MemoryWriter(self)
@@ -38,15 +38,17 @@ class MemoryStore(ObjectStore):
         return writer.commit()[0]
 
 
-class _MemoryReader(ObjectReader):
-    def __init__(self, data: bytes) -> None:
-        self._data = data
+class MemoryReader(ObjectReader):
+    """An object in memory. What is read are views of it."""
+
+    def __init__(self, data: Buffer) -> None:
+        self._data = memoryview(data)
 
     @property
     def size(self) -> int:
         return len(self._data)
 
-    def read(self, offset: int, length: int) -> bytes:
+    def read(self, offset: int, length: int) -> memoryview:
         if offset < 0 or length < 0 or offset + length > len(self._data):
             raise RecordError(f"the object ends before byte {offset + length}")
         return self._data[offset : offset + length]

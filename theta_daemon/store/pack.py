@@ -28,6 +28,7 @@ from cachetools import LRUCache
 from theta_daemon.errors import RecordError
 from theta_daemon.pointer import RecordRef
 from theta_daemon.store.base import ObjectReader, ObjectStore, ObjectWriter, Record
+from theta_daemon.store.memory import MemoryReader
 from theta_daemon.tensor import Buffer
 
 MAGIC: Final = b"\x89THETA\r\n"
@@ -156,20 +157,6 @@ class PackRecord:
         return self._reader.read(self._start + offset, length)
 
 
-class _Held:
-    """An object in memory, as an `ObjectReader`."""
-
-    def __init__(self, data: Buffer) -> None:
-        self._data = memoryview(data)
-        self.size = len(data)
-
-    def read(self, offset: int, length: int) -> memoryview:
-        return self._data[offset : offset + length]
-
-    def close(self) -> None:
-        pass
-
-
 class Packs:
     """Opened packs of a store, the least recently used forgotten first. Thread-safe.
 
@@ -200,7 +187,7 @@ class Packs:
                 if held:
                     data = reader.read(0, size)
                     reader.close()
-                    reader = _Held(data)
+                    reader = MemoryReader(data)
                 pack = PackReader(reader, oid)
             except BaseException:
                 reader.close()
