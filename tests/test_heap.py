@@ -7,15 +7,13 @@ import sys
 
 import pytest
 
-from theta_daemon import heap
-
 _SCRIPT = """
 import gc, resource, sys
 import numpy as np
 from theta_daemon import heap
 from theta_daemon.server.memory import resident_bytes
 
-if sys.argv[1] == "keep" and not heap.keep():
+if sys.argv[1] == "settle" and not heap.settle():
     sys.exit("not glibc")
 
 def work():
@@ -42,12 +40,13 @@ def _run(how: str) -> tuple[int, int, int]:
 
 def test_memory_that_was_freed_is_used_again_and_given_back_on_demand() -> None:
     """Five rounds over 80 MB fetch next to no new page (by themselves 20,000 each); `release` gives all of it back."""
-    faults, kept, left = _run("keep")
+    faults, kept, left = _run("settle")
     assert faults < 5_000
     assert kept - left > 60 << 20
 
 
-def test_nothing_happens_where_it_cannot() -> None:
-    """Calls are harmless, whatever the library."""
-    heap.release()
-    assert heap.keep() in (True, False)
+def test_without_it_pages_are_fetched_again_and_again() -> None:
+    """What it is for; once a C library keeps memory by itself it can go."""
+    faults, _, _ = _run("let")
+    if faults < 50_000:
+        pytest.skip("this C library keeps freed memory by itself")

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache, partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from cachetools import LRUCache
@@ -209,6 +210,12 @@ class _Place:
         """Raises RepositoryError, ConfigError."""
         repository = Repository.discover(invocation)
         return cls(invocation, repository, Settings.load(repository.config, invocation.env, repository.top))
+
+
+def import_everything() -> None:
+    """What sessions would import when they need it; for a process that has many, and shall not mix two versions of the code."""
+    for name in ("filters.clean", "filters.expecting", "filters.hints", "store.remote", "upkeep.hook"):
+        import_module(f"theta_daemon.{name}")
 
 
 def _hints(invocation: Invocation, known: registry.Registry) -> Hints:

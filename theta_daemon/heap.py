@@ -1,12 +1,14 @@
-"""What the C library does with freed memory: `keep` it for the next value, `release` it when nobody works.
+"""Memory while there is work and after it: `settle` once all is imported, `release` when nobody works.
 
 Values are made and let go by the megabyte. By default glibc gives many of them back to the system at once, and fetching the
-same pages again, zeroed, costs more than decoding what goes into them. Elsewhere than with glibc nothing happens here.
+same pages again, zeroed, costs more than decoding what goes into them. (That is glibc's doing; with others nothing happens
+here.) And pointers are tens of thousands of small objects without a cycle: Python need not look for one after every 700.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
 from typing import Final
 
@@ -16,12 +18,19 @@ KEPT_BYTES: Final = 192 << 20
 _LARGE_BYTES: Final = 32 << 20
 """Blocks from this size on are had from the system and given back, each by itself."""
 
+_OBJECTS: Final = 10_000
+"""New objects after which Python looks for cycles."""
+
 _M_TRIM_THRESHOLD: Final = -1  # malloc.h
 _M_MMAP_THRESHOLD: Final = -3
 
 
-def keep() -> bool:
-    """Keep freed memory from now on; whether that is possible here."""
+def settle() -> bool:
+    """Keep freed memory from now on, and look for cycles less often, never among what is there already; call it when all is
+    imported. Whether the C library can be told.
+    """
+    gc.freeze()
+    gc.set_threshold(_OBJECTS, *gc.get_threshold()[1:])
     library = _glibc()
     if library is None:
         return False
@@ -32,6 +41,7 @@ def keep() -> bool:
 
 def release() -> None:
     """Give what is free back to the system."""
+    gc.collect()
     library = _glibc()
     if library is not None:
         library.malloc_trim(ctypes.c_size_t(0))

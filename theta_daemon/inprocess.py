@@ -42,7 +42,7 @@ def main() -> int:
     try:
         invocation = this_process()
         from_git, to_git = _take_pipes()
-        heap.keep()
+        heap.settle()
         engine = Engine(Settings.load(read_config(invocation), invocation.env, invocation.cwd))
         try:
             return engine.serve(invocation, from_git, to_git, 2)

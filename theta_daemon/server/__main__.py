@@ -32,9 +32,10 @@ def make_engine() -> tuple[Host, Limits] | None:
         return None
 
     from theta_daemon import heap
-    from theta_daemon.engine import Engine
+    from theta_daemon.engine import Engine, import_everything
 
-    heap.keep()
+    import_everything()
+    heap.settle()
     limits = Limits(idle_seconds=settings.idle_seconds, memory_bytes=settings.tensor_cache + HEADROOM_BYTES)
     return Engine(settings, resident=True), limits
 

@@ -167,7 +167,6 @@ class Resident:
         if self._host.busy():
             self._life.worked(now)
         if self._life.rests(now):
-            gc.collect()
             heap.release()
         if self._life.state is State.SERVING and not self._listener.ours():
             self._drain("the socket is gone")
