@@ -85,12 +85,12 @@ static void split8(uint8_t *const *p, const uint8_t *words, Py_ssize_t n, int ro
     }
 }
 
-/* Both functions' frame: planes (a sequence of buffers), words (a buffer), rotate. `out` says which of them is written. */
-static PyObject *run(PyObject *arguments, int merging) {
+static PyObject *split(PyObject *self, PyObject *arguments) {
     PyObject *given, *planes = NULL;
     Py_buffer words, views[8];
     uint8_t *starts[8];
     int rotate, opened = 0, have_words = 0, fine = 0;
+    (void)self;
     if (!PyArg_ParseTuple(arguments, "OOp", &given, &planes, &rotate))
         return NULL;
     planes = PySequence_Fast(planes, "planes must be a sequence of buffers");
@@ -101,7 +101,7 @@ static PyObject *run(PyObject *arguments, int merging) {
         PyErr_SetString(PyExc_ValueError, "there must be 2, 4 or 8 planes");
         goto end;
     }
-    if (PyObject_GetBuffer(given, &words, merging ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0)
+    if (PyObject_GetBuffer(given, &words, PyBUF_SIMPLE) < 0)
         goto end;
     have_words = 1;
     Py_ssize_t n = words.len / width;
@@ -110,8 +110,7 @@ static PyObject *run(PyObject *arguments, int merging) {
         goto end;
     }
     for (; opened < width; opened++) {
-        PyObject *plane = PySequence_Fast_GET_ITEM(planes, opened);
-        if (PyObject_GetBuffer(plane, &views[opened], merging ? PyBUF_SIMPLE : PyBUF_WRITABLE) < 0)
+        if (PyObject_GetBuffer(PySequence_Fast_GET_ITEM(planes, opened), &views[opened], PyBUF_WRITABLE) < 0)
             goto end;
         starts[opened] = views[opened].buf;
         if (views[opened].len != n) {
@@ -122,19 +121,13 @@ static PyObject *run(PyObject *arguments, int merging) {
     }
     Py_BEGIN_ALLOW_THREADS;
     /* `rotate` as a constant, so that the compiler makes a loop of its own for each. */
-    switch ((int)width * 4 + merging * 2 + !!rotate) {
-    case 8: split2(starts, words.buf, n, 0); break;
-    case 9: split2(starts, words.buf, n, 1); break;
-    case 10: merge2(starts, words.buf, n, 0); break;
-    case 11: merge2(starts, words.buf, n, 1); break;
-    case 16: split4(starts, words.buf, n, 0); break;
-    case 17: split4(starts, words.buf, n, 1); break;
-    case 18: merge4(starts, words.buf, n, 0); break;
-    case 19: merge4(starts, words.buf, n, 1); break;
-    case 32: split8(starts, words.buf, n, 0); break;
-    case 33: split8(starts, words.buf, n, 1); break;
-    case 34: merge8(starts, words.buf, n, 0); break;
-    case 35: merge8(starts, words.buf, n, 1); break;
+    switch ((int)width * 2 + !!rotate) {
+    case 4: split2(starts, words.buf, n, 0); break;
+    case 5: split2(starts, words.buf, n, 1); break;
+    case 8: split4(starts, words.buf, n, 0); break;
+    case 9: split4(starts, words.buf, n, 1); break;
+    case 16: split8(starts, words.buf, n, 0); break;
+    case 17: split8(starts, words.buf, n, 1); break;
     }
     Py_END_ALLOW_THREADS;
     fine = 1;
@@ -149,8 +142,8 @@ end:
     Py_RETURN_NONE;
 }
 
-/* A list of changes, as sparse.py describes it. Planes are read where they lie; one that zstd has compressed is asked of
-   `inflate(bytes, size)`, which raises or returns exactly `size` bytes. */
+/* Sections, as codec.py describes them. Planes are read where they lie; one that zstd has compressed is asked of
+   `inflate(view, size)`, which raises or returns exactly `size` bytes. */
 
 typedef struct {
     const uint8_t *start;
@@ -180,7 +173,11 @@ static int read_planes(Plane *planes, int width, uint32_t count, const uint8_t *
         planes[i].start = at;
         planes[i].step = how != CONSTANT;
         if (how == ZSTD) {
-            PyObject *plain = PyObject_CallFunction(inflate, "y#I", (const char *)at, (Py_ssize_t)length, count);
+            PyObject *packed = PyMemoryView_FromMemory((char *)at, (Py_ssize_t)length, PyBUF_READ);
+            if (packed == NULL)
+                return -1;
+            PyObject *plain = PyObject_CallFunction(inflate, "OI", packed, count);
+            Py_DECREF(packed);
             if (plain == NULL)
                 return -1;
             planes[i].owner = plain;
@@ -192,6 +189,69 @@ static int read_planes(Plane *planes, int width, uint32_t count, const uint8_t *
     }
     return at == end;
 }
+
+static void merge(uint8_t *const *planes, int width, uint8_t *words, Py_ssize_t n, int rotate) {
+    switch (width * 2 + !!rotate) { /* as above */
+    case 2: case 3: memcpy(words, planes[0], (size_t)n); break;
+    case 4: merge2(planes, words, n, 0); break;
+    case 5: merge2(planes, words, n, 1); break;
+    case 8: merge4(planes, words, n, 0); break;
+    case 9: merge4(planes, words, n, 1); break;
+    case 16: merge8(planes, words, n, 0); break;
+    case 17: merge8(planes, words, n, 1); break;
+    }
+}
+
+static PyObject *join(PyObject *self, PyObject *arguments) {
+    Py_buffer words, body;
+    PyObject *inflate, *answer = NULL;
+    int width, rotate, state = 0;
+    Plane planes[8] = {{0}};
+    uint8_t *starts[8], *constants = NULL;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "w*iy*pO", &words, &width, &body, &rotate, &inflate))
+        return NULL;
+    if ((width != 1 && width != 2 && width != 4 && width != 8) || words.len % width || words.len / width > UINT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "words have 1, 2, 4 or 8 bytes, and there is a whole number of them");
+        goto end;
+    }
+    Py_ssize_t n = words.len / width;
+    state = read_planes(planes, width, (uint32_t)n, body.buf, (const uint8_t *)body.buf + body.len, inflate);
+    if (state > 0) {
+        size_t filled = 0;
+        for (int k = 0; k < width; k++)
+            filled += planes[k].step ? 0 : (size_t)n;
+        if (filled && (constants = PyMem_RawMalloc(filled)) == NULL) {
+            PyErr_NoMemory();
+            state = -1;
+        }
+    }
+    if (state > 0) {
+        uint8_t *next = constants;
+        Py_BEGIN_ALLOW_THREADS;
+        for (int k = 0; k < width; k++) {
+            starts[k] = (uint8_t *)planes[k].start;
+            if (!planes[k].step) {
+                memset(next, *planes[k].start, (size_t)n);
+                starts[k] = next;
+                next += n;
+            }
+        }
+        merge(starts, width, words.buf, n, rotate);
+        Py_END_ALLOW_THREADS;
+    }
+    if (state >= 0)
+        answer = PyBool_FromLong(state);
+end:
+    PyMem_RawFree(constants);
+    for (int k = 0; k < 8; k++)
+        Py_XDECREF(planes[k].owner);
+    PyBuffer_Release(&words);
+    PyBuffer_Release(&body);
+    return answer;
+}
+
+/* A list of changes, as sparse.py describes it. */
 
 static uint64_t word_at(const Plane *planes, int width, int rotate, Py_ssize_t i) {
     uint64_t word = 0;
@@ -266,18 +326,9 @@ end:
     return answer;
 }
 
-static PyObject *merge(PyObject *self, PyObject *arguments) {
-    (void)self;
-    return run(arguments, 1);
-}
-
-static PyObject *split(PyObject *self, PyObject *arguments) {
-    (void)self;
-    return run(arguments, 0);
-}
-
 static PyMethodDef methods[] = {
-    {"merge", merge, METH_VARARGS, "merge(words, planes, rotate): fill `words` from its byte planes, the lowest first."},
+    {"join", join, METH_VARARGS,
+     "join(words, width, sections, rotate, inflate): fill `words` from its encoded planes; False if they are malformed."},
     {"split", split, METH_VARARGS, "split(words, planes, rotate): fill the byte planes of `words`, the lowest first."},
     {"scatter", scatter, METH_VARARGS,
      "scatter(words, width, body, rotate, inflate): apply a list of changes; False, and nothing written, if it is malformed."},

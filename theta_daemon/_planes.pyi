@@ -5,13 +5,20 @@ import numpy.typing as npt
 
 from theta_daemon.tensor import Buffer
 
-def merge(words: npt.NDArray[np.unsignedinteger], planes: Sequence[npt.NDArray[np.uint8]], rotate: bool, /) -> None: ...
+def join(
+    words: npt.NDArray[np.unsignedinteger],
+    width: int,
+    sections: Buffer,
+    rotate: bool,
+    inflate: Callable[[memoryview, int], bytes],
+    /,
+) -> bool: ...
 def split(words: npt.NDArray[np.unsignedinteger], planes: Sequence[npt.NDArray[np.uint8]], rotate: bool, /) -> None: ...
 def scatter(
     words: npt.NDArray[np.unsignedinteger],
     width: int,
     body: Buffer,
     rotate: bool,
-    inflate: Callable[[bytes, int], bytes],
+    inflate: Callable[[memoryview, int], bytes],
     /,
 ) -> bool: ...

@@ -107,6 +107,9 @@ def encode_planes(words: Words, *, rotate: bool) -> bytes:
 
 def decode_planes(data: Buffer, words: Words, *, rotate: bool) -> None:
     """Fill `words` with what `encode_planes` was given. Raises RecordError; `words` then holds anything."""
+    if _planes is not None and words.size and _planes.join(words, words.itemsize, data, rotate, decompress):
+        return
+    # The numpy way, which also says what is wrong.
     rest = memoryview(data)
     planes: list[Words] = []
     for _ in range(words.itemsize):
@@ -229,9 +232,6 @@ def _merge(planes: list[Words], words: Words, *, rotate: bool) -> None:
     if width == 1:
         np.copyto(words, planes[0])
         return
-    if _planes is not None:
-        _planes.merge(words, [_whole(plane, words.size) for plane in planes], rotate)
-        return
     kind = words.dtype.type
     low, high = planes[0], planes[-1]
     if width > 2:
@@ -247,12 +247,3 @@ def _merge(planes: list[Words], words: Words, *, rotate: bool) -> None:
         np.right_shift(words, kind(1), out=scratch)
         np.multiply(words, kind(0x8000), out=words)
         np.bitwise_or(words, scratch, out=words)
-
-
-def _whole(plane: Words, size: int) -> Words:
-    """All bytes of a plane that may be given by its only value."""
-    if plane.size == size:
-        return plane
-    whole = THREAD.take(size, 1)
-    whole.fill(plane[0])
-    return whole

@@ -216,16 +216,32 @@ def test_the_compiled_way_checks_what_it_is_given() -> None:
     words = np.zeros(8, "<u4")
     short, full = np.zeros(7, np.uint8), np.zeros(8, np.uint8)
     for wrong in ([full] * 3, [full] * 16, [], [full, full, full, short], [full, full]):
-        for way in (planes.merge, planes.split):
-            with pytest.raises(ValueError, match="plane"):
-                way(words, wrong, True)
-    with pytest.raises(ValueError, match="words"):
-        planes.merge(np.zeros(7, np.uint8), [full] * 2, True)
+        with pytest.raises(ValueError, match="plane"):
+            planes.split(words, wrong, True)
     frozen = np.zeros(8, np.uint8)
     frozen.flags.writeable = False
     with pytest.raises((ValueError, BufferError)):
         planes.split(words, [full, full, full, frozen], True)
-    with pytest.raises((ValueError, BufferError)):
-        planes.merge(frozen.view("<u4"), [np.zeros(2, np.uint8)] * 4, True)
     with pytest.raises(TypeError):
-        planes.merge(words, 4, True)  # type: ignore[arg-type]
+        planes.split(words, 4, True)  # type: ignore[arg-type]
+    for width, size in ((3, 6), (0, 8), (16, 16), (4, 7)):
+        with pytest.raises(ValueError, match="words"):
+            planes.join(np.zeros(size, np.uint8), width, b"", True, decompress)
+    with pytest.raises((TypeError, BufferError)):
+        planes.join(frozen, 1, bytes((CONSTANT, 7)), True, decompress)
+    for inflated in (b"", bytes(7), bytes(9), "8 bytes."):  # what an inflater must not do
+        section = bytes((ZSTD, 1, 0, 0, 0, 0))
+        assert not planes.join(full, 1, section, True, lambda _packed, _size, inflated=inflated: inflated)
+    assert bytes(full) == bytes(8)
+    assert planes.join(full, 1, bytes((CONSTANT, 7)), True, decompress)
+    assert bytes(full) == b"\7" * 8
+
+
+@pytest.mark.parametrize("name", sorted(HOSTILE))
+def test_the_compiled_way_leaves_it_to_numpys_to_say_what_is_wrong(name: str) -> None:
+    planes = codec._planes
+    if planes is None:
+        pytest.skip("the package was installed without it")
+    for width in WIDTHS:
+        with contextlib.suppress(RecordError):  # a damaged frame's own
+            assert not planes.join(np.zeros(1000, f"<u{width}"), width, HOSTILE[name], False, decompress)

@@ -21,7 +21,7 @@ _HINTS: Final = {
 }
 
 
-def store_error(doing: str, path: Path, error: OSError) -> StoreError:
+def store_error(doing: str, path: Path | str, error: OSError) -> StoreError:
     """The StoreError for an OSError at `path`: names the path, the reason and the remedy."""
     reason = error.strerror or str(error)
     return StoreError(f"cannot {doing} {path}: {reason}", _HINTS.get(error.errno or 0))
@@ -32,7 +32,7 @@ class FileReader:
     reader while another thread still reads from it.
     """
 
-    def __init__(self, fd: int, path: Path) -> None:
+    def __init__(self, fd: int, path: Path | str) -> None:
         self._fd = fd
         self._path = path
         status = os.fstat(fd)

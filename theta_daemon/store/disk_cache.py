@@ -24,9 +24,11 @@ import os
 import stat
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from os.path import isfile
 from pathlib import Path
 from typing import Final
 
@@ -90,7 +92,7 @@ class DiskCache:
         self._size: int | None = None  # of all entries, as far as known; None before the first survey
         self._since_survey = 0
         self._rejected: set[str] = set()
-        self._stats = DiskCacheStats(budget_bytes, 0)
+        self._counts: Counter[str] = Counter()
 
     def get(self, digest: str, nbytes: int) -> memoryview | None:
         """The whole value of `nbytes` bytes, verified; None when it is not here."""
@@ -123,7 +125,7 @@ class DiskCache:
 
     def has(self, digest: str) -> bool:
         """Whether there is an entry of that name which was not found to be something else. Says nothing about what is in it."""
-        return digest not in self._rejected and any(path.is_file() for path in self._paths(digest))
+        return digest not in self._rejected and any(map(isfile, self._names(digest)))
 
     def size_of(self, digest: str) -> int | None:
         """Bytes that the entry takes; None when there is none."""
@@ -209,7 +211,7 @@ class DiskCache:
 
     def stats(self) -> DiskCacheStats:
         with self._lock:
-            return replace(self._stats, size_bytes=self._size or 0)
+            return DiskCacheStats(self.budget_bytes, self._size or 0, **self._counts)
 
     def _entry(self, file: os.DirEntry[str]) -> Entry | None:
         try:
@@ -228,14 +230,19 @@ class DiskCache:
             return None
         return Entry(Path(file.path), digest, status.st_size, status.st_mtime)
 
-    def _paths(self, digest: str) -> tuple[Path, Path]:
+    def _names(self, digest: str) -> tuple[str, str]:
+        """Where the entry is, raw and compressed. As texts: there are thousands in a checkout."""
         if OBJECT_ID.fullmatch(digest) is None:
             raise ValueError(f"{digest!r} is not a digest")
-        folder = self._values / digest[:2]
-        return folder / digest, folder / f"{digest}{COMPRESSED}"
+        raw = f"{self._values}{os.sep}{digest[:2]}{os.sep}{digest}"
+        return raw, raw + COMPRESSED
+
+    def _paths(self, digest: str) -> tuple[Path, Path]:
+        raw, compressed = self._names(digest)
+        return Path(raw), Path(compressed)
 
     def _lookup(self, digest: str, nbytes: int) -> CachedValue | None:
-        for path, compressed in zip(self._paths(digest), (False, True), strict=True):
+        for path, compressed in zip(self._names(digest), (False, True), strict=True):
             try:
                 fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
             except FileNotFoundError:
@@ -295,7 +302,7 @@ class DiskCache:
 
     def _count(self, **amounts: int) -> None:
         with self._lock:
-            self._stats = replace(self._stats, **{name: getattr(self._stats, name) + n for name, n in amounts.items()})
+            self._counts.update(amounts)
 
 
 def _scan(folder: Path) -> list[os.DirEntry[str]]:
