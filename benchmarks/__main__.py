@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 
 from benchmarks import machine
@@ -35,6 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME[:CASE,…]", help="; ".join(_present()))
     parser.add_argument("--quick", action="store_true", help="small sizes, few rounds, no results left")
     parser.add_argument("--rounds", type=int, metavar="N", help="measured rounds of each case")
+    parser.add_argument("--bytes", type=int, metavar="N", help="bytes of the models of checkout and add")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all reports to FILE")
     parser.add_argument("--plot", type=Path, metavar="DIR", help="draw plots into DIR")
     parser.add_argument("--list", action="store_true", help="name the benchmarks and their questions")
@@ -47,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     unknown = {name.partition(":")[0] for name in names} - set(_present())
     if unknown:
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}")
-    reports, failed = _run_all(names, quick=options.quick, rounds=options.rounds)
+    reports, failed = _run_all(names, quick=options.quick, rounds=options.rounds, nbytes=options.bytes)
     if options.json is not None:
         options.json.write_text(json.dumps([asdict(report) for report in reports], indent=1) + "\n")
     if options.plot is not None:
@@ -57,7 +59,9 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if failed else 0
 
 
-def _run_all(names: Sequence[str], *, quick: bool, rounds: int | None) -> tuple[list[Report], list[str]]:
+def _run_all(
+    names: Sequence[str], *, quick: bool, rounds: int | None, nbytes: int | None
+) -> tuple[list[Report], list[str]]:
     described = machine.describe()
     reports: dict[str, Report] = {}
     failed = []
@@ -66,7 +70,8 @@ def _run_all(names: Sequence[str], *, quick: bool, rounds: int | None) -> tuple[
         start = time.monotonic()
         print(f"== {name}: {_question(name)}", file=sys.stderr, flush=True)
         try:
-            report = _one(name, frozenset(filter(None, cases.split(","))), reports, quick=quick, rounds=rounds)
+            chosen = frozenset(filter(None, cases.split(",")))
+            report = _one(name, chosen, reports, quick=quick, rounds=rounds, nbytes=nbytes)
         except Exception as error:  # noqa: BLE001 - the others are to run all the same
             print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
             failed.append(named)
@@ -88,14 +93,23 @@ def _keep(report: Report, *, whole: bool) -> None:
     draw_all([report], FOLDER)
 
 
-def _one(name: str, cases: frozenset[str], reports: dict[str, Report], *, quick: bool, rounds: int | None) -> Report:
+def _one(
+    name: str,
+    cases: frozenset[str],
+    reports: dict[str, Report],
+    *,
+    quick: bool,
+    rounds: int | None,
+    nbytes: int | None,
+) -> Report:
     if name == "goals":
         return judge({**({} if quick else saved()), **reports})
     module = import_module(f"benchmarks.{name}")
     if not hasattr(module, "run"):
         return _printed(name, quick=quick)
     run: Callable[..., Report] = module.run
-    more = {} if rounds is None else {"rounds": rounds}
+    given = {"rounds": rounds, "nbytes": nbytes}
+    more = {key: value for key, value in given.items() if value is not None and key in signature(run).parameters}
     return run(quick=quick, cases=cases, **more)
 
 

@@ -49,14 +49,16 @@ class Places:
     kept: Mapping[str, set[Path]]
 
 
-def run(*, quick: bool = False, rounds: int = 5, cases: frozenset[str] = frozenset()) -> Report:
+def run(
+    *, quick: bool = False, rounds: int = 5, cases: frozenset[str] = frozenset(), nbytes: int = FULL_BYTES
+) -> Report:
     """The report, of all `CASES` when none is named."""
     rounds = 1 if quick else rounds
     tables: list[Table] = []
     figures: dict[str, float | None] = {}
     bars: dict[str, list[tuple[Cell, float]]] = {}
     with site() as place:
-        places = _places(place, QUICK_BYTES if quick else FULL_BYTES)
+        places = _places(place, QUICK_BYTES if quick else nbytes)
         for case in CASES:
             if cases and case not in cases:
                 continue

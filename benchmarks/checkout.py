@@ -58,10 +58,12 @@ class Past:
     versions: Mapping[str, Version]
 
 
-def run(*, quick: bool = False, rounds: int = 5, cases: frozenset[str] = frozenset()) -> Report:
+def run(
+    *, quick: bool = False, rounds: int = 5, cases: frozenset[str] = frozenset(), nbytes: int = FULL_BYTES
+) -> Report:
     """The report, of all `CASES` when none is named."""
     wanted = [case for case in CASES if not cases or case in cases]
-    nbytes = QUICK_BYTES if quick else FULL_BYTES
+    nbytes = QUICK_BYTES if quick else nbytes
     rounds = 1 if quick else rounds
     tables: list[Table] = []
     figures: dict[str, float | None] = {}
