@@ -22,6 +22,9 @@ from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _LOOK_SECONDS = 0.02
+"""How soon the peaks are looked at; then ever more rarely, since looking takes the processor from what is measured."""
+
+_LOOK_AGAIN_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,9 @@ class _Watcher:
         return self._peak
 
     def _look(self) -> None:
-        while not self._over.wait(_LOOK_SECONDS):
+        pause = _LOOK_SECONDS
+        while not self._over.wait(pause):
+            pause = min(1.2 * pause, _LOOK_AGAIN_SECONDS)
             for pid in descendants(self._root):
                 if _name(pid) != "git":
                     self._peak = max(self._peak, peak_bytes(pid))
