@@ -71,9 +71,18 @@ class Report:
         path.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
 
 
+_AT = "; at commit "
+
+
 def merged(old: Report, new: Report) -> Report:
-    """`new`, and what only `old` has: tables by their first word, points of plots by label, figures by name."""
-    tables = {_case(table): table for table in (*old.tables, *new.tables)}
+    """`new`, and what only `old` has: tables by their first word, points of plots by label, figures by name.
+
+    Tables of another commit say so.
+    """
+    commit = str(old.machine.get("commit", "unknown"))
+    same = commit == new.machine.get("commit")
+    tables = {_case(table): table if same else _dated(table, commit) for table in old.tables}
+    tables |= {_case(table): table for table in new.tables}
     before = {plot.name: plot for plot in old.plots}
     plots = [replace(plot, series=_points(before.get(plot.name), plot)) for plot in new.plots]
     return replace(new, tables=tuple(tables.values()), plots=plots, figures={**old.figures, **new.figures})
@@ -81,6 +90,10 @@ def merged(old: Report, new: Report) -> Report:
 
 def _case(table: Table) -> str:
     return table.title.partition(",")[0]
+
+
+def _dated(table: Table, commit: str) -> Table:
+    return table if _AT in table.title else replace(table, title=f"{table.title}{_AT}{commit}")
 
 
 def _points(old: Plot | None, new: Plot) -> dict[str, list[tuple[Cell, float]]]:

@@ -78,6 +78,10 @@ def test_reports_survive_their_files_and_parts_of_a_run_are_merged(tmp_path: Pat
     assert [table.title.partition(",")[0] for table in both.tables] == ["dense-fp32", "sparse-16"]
     assert both.plots[0].series == {"cold": [("dense-fp32", 1.05), ("sparse-16", 1.15)]}
     assert both.figures == {**BASE.figures, **other.figures}
+    later = merged(replace(loaded, machine={"commit": "abc"}), replace(other, machine={"commit": "def"}))
+    assert [table.title for table in later.tables] == [f"{BASE.tables[0].title}; at commit abc", other.tables[0].title]
+    again = merged(later, replace(other, machine={"commit": "012"}))
+    assert again.tables[0].title == f"{BASE.tables[0].title}; at commit abc", "the commit that it was measured at"
 
 
 def test_goals_are_met_missed_or_not_measured() -> None:
