@@ -198,6 +198,16 @@ def test_small_packs_are_read_once_and_hold_no_descriptor(tmp_path: Path) -> Non
         packs.record(RecordRef(oids[1], 0))
 
 
+def test_an_empty_pack_is_held_too() -> None:
+    """A pack without a record is opened once like any other, and takes its room once."""
+    store, oid = pack([])
+    packs = Packs(store)
+    for _ in range(3):
+        with pytest.raises(RecordError, match="out of range"):
+            packs.record(RecordRef(oid, 0))
+        store.objects.pop(oid, None)  # what is held does not ask the store
+
+
 def test_packs_says_what_is_missing_or_malformed() -> None:
     """A missing object is MissingObjectError with its id, one that is no pack RecordError; both can come right later."""
     store = MemoryStore()

@@ -178,7 +178,9 @@ class Packs:
 
     def _pack(self, oid: str) -> PackReader:
         with self._lock:
-            pack = self._held.get(oid) or self._open.get(oid)
+            pack = self._held.get(oid)
+            if pack is None:  # not `or`: a pack without a record is false
+                pack = self._open.get(oid)
         if pack is None:
             reader = self._store.open(oid)
             size = reader.size
@@ -196,6 +198,7 @@ class Packs:
                 raise
             with self._lock:  # two threads may both have opened it: either will do
                 if held:
+                    self._room += size if oid in self._held else 0
                     self._held[oid] = pack
                 else:
                     self._open[oid] = pack
