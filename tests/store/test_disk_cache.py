@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.store.disks import tiny_disk
+from theta_daemon.errors import RecordError
 from theta_daemon.store.disk_cache import COMPRESSED, DiskCache
 from theta_daemon.tensor import CHUNK_WORDS
 
@@ -281,6 +282,24 @@ def test_a_file_in_the_way_is_not_an_error(tmp_path: Path) -> None:
     assert not cache.put(named(b"x"), b"x")
     assert cache.get(named(b"x"), 1) is None
     assert list(cache.entries()) == []
+
+
+def test_who_reads_in_pieces_learns_of_a_change_and_of_another_value(tmp_path: Path) -> None:
+    """`still` fails if the file was written into since it was verified, or if it was verified as another value."""
+    cache = DiskCache(tmp_path / "cache", MIB)
+    digest = keep(cache, b"a" * 1000)
+    opened = cache.open(digest, 1000)
+    assert opened is not None
+    opened.still(digest)
+    os.utime(entry(cache, digest))  # only renewed
+    opened.still(digest)
+    with pytest.raises(RecordError):
+        opened.still(named(b"b" * 1000))
+    with entry(cache, digest).open("r+b") as file:
+        file.write(b"b")
+    with pytest.raises(RecordError):
+        opened.still(digest)
+    opened.close()
 
 
 def test_removed_while_in_use(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ class CachedValue:
         self._width = 0
         self._offsets: list[int] = []
         self._stamp: tuple[int, int] | None = None
+        self._digest = ""
         if compressed:
             self._read_head()
         elif reader.size != nbytes:
@@ -87,7 +88,7 @@ class CachedValue:
 
     def verify(self, digest: str) -> None:
         """Read it through, a piece at a time. Raises RecordError unless it has that digest."""
-        self._stamp = self._reader.stamp()
+        self._stamp, self._digest = self._reader.stamp(), digest
         found = blake3(max_threads=blake3.AUTO)
         if self._width:
             for start in range(0, self.nbytes, self._step):
@@ -102,8 +103,10 @@ class CachedValue:
             raise RecordError("the bytes are not those of the digest")
 
     def still(self, digest: str) -> None:
-        """Raises RecordError unless what was read since `verify` was the value: nobody has written into the file."""
-        if self._reader.stamp() != self._stamp:  # or only its time was renewed
+        """Raises RecordError unless what was read since `verify` was the value: nobody has written into the file, and it was
+        verified as this very value.
+        """
+        if digest != self._digest or self._reader.stamp() != self._stamp:  # or only its time was renewed
             self.verify(digest)
 
     def close(self) -> None:
