@@ -13,8 +13,18 @@ from hypothesis import settings
 
 from tests.daemons import no_daemon_is_left, runtime_dir
 from tests.gitrepo import GitRepo
+from tests.serving import daemon_dir, forgetful, forgetful_dir, git_configuration, installed, shared_daemon
 
-__all__ = ["no_daemon_is_left", "runtime_dir"]  # fixtures, for every folder below
+__all__ = [
+    "daemon_dir",
+    "forgetful",
+    "forgetful_dir",
+    "git_configuration",
+    "installed",
+    "no_daemon_is_left",
+    "runtime_dir",
+    "shared_daemon",
+]  # fixtures, for every folder below
 
 settings.register_profile("suite", deadline=None, max_examples=60)  # shared machines have no steady clock
 settings.load_profile("suite")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import psutil
 import pytest
 
-from tests.git.conftest import git_configuration, installed
 from tests.gitrepo import GitRepo
-
-__all__ = ["git_configuration", "installed"]
 
 
 @pytest.fixture
-def models(installed: None, git: GitRepo) -> GitRepo:
-    """Files named *.m are checkpoints, filtered without a daemon."""
+def models(installed: None, shared_daemon: psutil.Process, git: GitRepo) -> GitRepo:
+    """Files named *.m are checkpoints. Git's filter is the shared daemon; the commands under test ask no daemon."""
     git.commit("attributes", **{".gitattributes": b"*.m filter=theta diff=theta merge=theta -text\n"})
     return git

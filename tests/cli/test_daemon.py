@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.cli.theta import ok, ok_json, theta
 from tests.daemons import daemons
 from tests.git.models import model
 from tests.gitrepo import GitRepo
 
 
-def test_start_use_restart_stop(models: GitRepo, runtime_dir: Path) -> None:
+def test_start_use_restart_stop(models: GitRepo, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """start waits until it serves, status tells what it did, restart gives another, stop returns when it has gone."""
+    monkeypatch.setenv("THETA_DAEMON", "never")
     environment = {"THETA_DAEMON": "auto", "CI": "1", "THETA_IDLE_SECONDS": "60"}
     assert theta(models, "daemon", "status").returncode == 1
     assert "serving" in ok(models, "daemon", "start", env=environment)

@@ -7,19 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.failures.victims import Victim
-from tests.git.conftest import (
-    ATTRIBUTES,
-    daemon_dir,
-    either,
-    git_configuration,
-    installed,
-    repo,
-    shared_daemon,
-    start_daemon,
-)
+from tests.git.conftest import ATTRIBUTES, either, repo
 from tests.gitrepo import GitRepo
+from tests.serving import start_daemon
 
-__all__ = ["daemon_dir", "either", "git_configuration", "installed", "repo", "shared_daemon"]
+__all__ = ["either", "repo"]
 
 
 @pytest.fixture

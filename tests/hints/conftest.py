@@ -5,10 +5,7 @@ from __future__ import annotations
 import psutil
 import pytest
 
-from tests.git.conftest import daemon_dir, git_configuration, installed, shared_daemon
 from tests.gitrepo import GitRepo
-
-__all__ = ["daemon_dir", "git_configuration", "installed", "shared_daemon"]
 
 
 @pytest.fixture

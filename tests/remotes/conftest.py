@@ -10,11 +10,8 @@ import psutil
 import pytest
 
 from tests.cli.theta import SCRIPTS
-from tests.git.conftest import daemon_dir, git_configuration, installed, shared_daemon
 from tests.gitrepo import GitRepo
 from tests.remotes.sites import KINDS, Site, site_of
-
-__all__ = ["daemon_dir", "git_configuration", "installed", "shared_daemon"]
 
 
 @pytest.fixture
@@ -26,16 +23,16 @@ def here(installed: None, shared_daemon: psutil.Process, git: GitRepo, monkeypat
 
 
 @pytest.fixture(params=KINDS)
-def site(request: pytest.FixtureRequest, here: GitRepo) -> Iterator[Site]:
+def site(request: pytest.FixtureRequest, here: GitRepo, forgetful: dict[str, str]) -> Iterator[Site]:
     """`here` has an empty remote `origin` of each kind."""
-    with site_of(request.param, here) as found:
+    with site_of(request.param, here, forgetful) as found:
         yield found
 
 
 @pytest.fixture
-def local(here: GitRepo) -> Iterator[Site]:
+def local(here: GitRepo, forgetful: dict[str, str]) -> Iterator[Site]:
     """`here` has an empty bare repository beside it as `origin`."""
-    with site_of("path", here) as found:
+    with site_of("path", here, forgetful) as found:
         yield found
 
 

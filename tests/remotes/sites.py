@@ -27,10 +27,13 @@ PUT_OBJECT = {"http": r"PUT /.*/objects/storage/", "s3": r"PUT /bucket/"}
 
 @dataclass
 class Site:
-    """A remote. `url` is git's; `options` are what a clone needs to know beside it; `objects` is the folder behind it all."""
+    """A remote. `url` is git's; `options` are what a clone needs to know beside it; `objects` is the folder behind it all;
+    `forgetful` makes git use the daemon that keeps no value.
+    """
 
     kind: str
     here: GitRepo
+    forgetful: dict[str, str]
     bare: Path
     url: str
     objects: Path
@@ -39,7 +42,9 @@ class Site:
     clones: int = field(default=0)
 
     def clone(self, *options: str, env: dict[str, str] | None = None) -> GitRepo:
-        """A new clone, with its checkout, by a filter that remembers nothing."""
+        """A new clone, with its checkout, by a filter that remembers no value; with `options`, which may cut the history off,
+        by one that remembers nothing.
+        """
         done, clone = self.try_clone(*options, env=env)
         assert done.returncode == 0, done.stderr.decode(errors="replace")
         return clone
@@ -50,7 +55,8 @@ class Site:
         self.clones += 1
         target = self.here.path.parent / f"clone-{self.clones}"
         command = ["clone", "-q", *self.options, *options, self.url, str(target)]
-        done = self.here.run(*command, env={"THETA_DAEMON": "never", **(env or {})}, cwd=target.parent)
+        road = {"THETA_DAEMON": "never"} if options else self.forgetful
+        done = self.here.run(*command, env={**road, **(env or {})}, cwd=target.parent)
         return done, GitRepo(target, self.here.env)
 
     def requests(self) -> list[str]:
@@ -99,7 +105,7 @@ def stored(folder: Path) -> set[str]:
 
 
 @contextmanager
-def site_of(kind: str, here: GitRepo) -> Iterator[Site]:
+def site_of(kind: str, here: GitRepo, forgetful: dict[str, str]) -> Iterator[Site]:
     """An empty remote of this kind, called origin in `here`."""
     top = here.path.parent
     option = "remote.origin.thetaUrl=s3://bucket/models"
@@ -108,13 +114,13 @@ def site_of(kind: str, here: GitRepo) -> Iterator[Site]:
     storage = top / "storage"
     with ExitStack() as stack:
         if kind == "path":
-            made = Site(kind, here, bare, str(bare), bare / "lfs" / "objects")
+            made = Site(kind, here, forgetful, bare, str(bare), bare / "lfs" / "objects")
         elif kind == "file":
-            made = Site(kind, here, bare, f"file://{bare}", bare / "lfs" / "objects")
+            made = Site(kind, here, forgetful, bare, f"file://{bare}", bare / "lfs" / "objects")
         elif kind == "lfs-file":
             url = stack.enter_context(git_server(bare))
             here.commit("where objects are", **{".lfsconfig": f"[lfs]\n\turl = file://{bare}\n".encode()})
-            made = Site(kind, here, bare, url, bare / "lfs" / "objects")
+            made = Site(kind, here, forgetful, bare, url, bare / "lfs" / "objects")
         elif kind == "http":
             (storage / "bucket").mkdir(parents=True)
             front = stack.enter_context(proxy(stack.enter_context(lfs_server(storage))))
@@ -123,12 +129,12 @@ def site_of(kind: str, here: GitRepo) -> Iterator[Site]:
             here.commit(
                 "where objects are", **{".lfsconfig": f"[lfs]\n\turl = {front.url}/org/models.git/info/lfs\n".encode()}
             )
-            made = Site(kind, here, bare, url, storage, (), front)
+            made = Site(kind, here, forgetful, bare, url, storage, (), front)
         else:
             (storage / "bucket").mkdir(parents=True)
             front = stack.enter_context(proxy(stack.enter_context(s3_server(storage, "key", "secret"))))
             os.environ.update(S3_ENV, AWS_ENDPOINT_URL=front.url, AWS_MAX_ATTEMPTS="1")
-            made = Site(kind, here, bare, str(bare), storage, ("-c", option), front)
+            made = Site(kind, here, forgetful, bare, str(bare), storage, ("-c", option), front)
         here("remote", "add", "origin", made.url)
         if kind == "s3":
             here("config", *option.split("=", 1))

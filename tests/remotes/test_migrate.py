@@ -34,7 +34,7 @@ def lfs_history(here: GitRepo, tracked: bool = True) -> dict[str, dict[str, byte
     return found
 
 
-def test_a_whole_history_of_git_lfs(here: GitRepo) -> None:
+def test_a_whole_history_of_git_lfs(here: GitRepo, forgetful: dict[str, str]) -> None:
     """Every revision's files are the same bytes, stored as checkpoints; messages, authors and dates stay; the work tree is
     clean and untouched; the old refs are backups; a dry run told the sizes and changed nothing.
     """
@@ -54,7 +54,7 @@ def test_a_whole_history_of_git_lfs(here: GitRepo) -> None:
     assert here("log", told, "main", "side", "v1") == log
     assert before <= stored(here.path / ".git/lfs/objects")
     for revision, files in found.items():
-        here("checkout", "-q", revision, env={"THETA_DAEMON": "never"})
+        here("checkout", "-q", revision, env=forgetful)
         assert {name: here.read(name) for name in files} == files
         assert here("cat-file", "blob", f"{revision}:a.w").startswith(b'{"theta-pointer":')
         assert here.status() == ""
@@ -66,7 +66,7 @@ def test_a_whole_history_of_git_lfs(here: GitRepo) -> None:
     assert ok_json(here, "migrate", "import", "*.w", "--history", "--json")["commits"] == 0
 
 
-def test_raw_history_and_odd_commits(here: GitRepo) -> None:
+def test_raw_history_and_odd_commits(here: GitRepo, forgetful: dict[str, str]) -> None:
     """Files in git itself, an executable one, a symbolic link of a matching name, a commit without a message: what does not
     match keeps its id, and so does every commit before the first file that matches.
     """
@@ -83,11 +83,11 @@ def test_raw_history_and_odd_commits(here: GitRepo) -> None:
     assert here("ls-tree", "HEAD", "run.w").startswith(b"100755 ")
     assert here.text("rev-parse", "HEAD:link.w") == blob
     assert here.status() == ""
-    here("checkout", "-q", "HEAD~1", env={"THETA_DAEMON": "never"})
+    here("checkout", "-q", "HEAD~1", env=forgetful)
     assert here.read("run.w") == data
 
 
-def test_the_index_alone(here: GitRepo) -> None:
+def test_the_index_alone(here: GitRepo, forgetful: dict[str, str]) -> None:
     """Without --history: staged as checkpoints, edits in the work tree are left, git-lfs's texts become files."""
     found = lfs_history(here)
     here.write("sub/b.w", b"edited")
@@ -100,7 +100,7 @@ def test_the_index_alone(here: GitRepo) -> None:
     assert here.read("sub/b.w") == b"edited"
     assert here.status().splitlines() == ["M  .gitattributes", "M  a.w", "MM sub/b.w"]
     here("commit", "-q", "-m", "checkpoints")
-    here("checkout", "-q", "--", ".", env={"THETA_DAEMON": "never"})
+    here("checkout", "-q", "--", ".", env=forgetful)
     assert here.read("sub/b.w") == found["main"]["sub/b.w"]
     assert here.status() == ""
 

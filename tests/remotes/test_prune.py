@@ -42,7 +42,7 @@ def age(repo: GitRepo) -> None:
         os.utime(path, (month_ago, month_ago))
 
 
-def test_every_root_keeps_its_objects(here: GitRepo) -> None:
+def test_every_root_keeps_its_objects(here: GitRepo, forgetful: dict[str, str]) -> None:
     """A branch, a tag, a reflog, the stash, the index, another work tree's index and detached HEAD, a merge under way: what
     only one of them reaches stays; what none reaches goes; all that stayed checks out.
     """
@@ -86,7 +86,7 @@ def test_every_root_keeps_its_objects(here: GitRepo) -> None:
     assert staged | indexed <= stored(objects(here))
     here("commit", "-q", "-m", "staged")
     for revision, data in kept.items():
-        here("checkout", "-q", revision, env={"THETA_DAEMON": "never"})
+        here("checkout", "-q", revision, env=forgetful)
         assert here.read("a.m") == data
     here("switch", "-q", "main")
     here("stash", "pop", "-q")
@@ -102,7 +102,7 @@ def drop_reflog(repo: GitRepo, subject: str) -> None:
     log.write_text("".join(line for line in lines if not set(line.split()[:2]) & ids))
 
 
-def test_the_young_stay(here: GitRepo) -> None:
+def test_the_young_stay(here: GitRepo, forgetful: dict[str, str]) -> None:
     """Within the grace period nothing goes, and content that is added again has its old objects kept: they are young anew."""
     here.commit("base", **{"a.m": content(0)})
     here.write("b.m", content(1))
@@ -120,7 +120,7 @@ def test_the_young_stay(here: GitRepo) -> None:
     here("add", "b.m")  # the memo is as empty as the store
     here("commit", "-q", "-m", "b")
     (here.path / "b.m").unlink()
-    here("checkout", "-q", "--", "b.m", env={"THETA_DAEMON": "never"})
+    here("checkout", "-q", "--", "b.m", env=forgetful)
     assert here.read("b.m") == content(1)
 
 
@@ -196,7 +196,7 @@ def test_verified_by_a_server(site: Site) -> None:
     assert not there & stored(objects(here))
 
 
-def test_a_prune_that_was_killed(here: GitRepo) -> None:
+def test_a_prune_that_was_killed(here: GitRepo, forgetful: dict[str, str]) -> None:
     """What it had moved out of sight gets its name back."""
     here.commit("base", **{"a.m": content(0)})
     store = LfsStore(objects(here), umask=0o022)
@@ -204,7 +204,7 @@ def test_a_prune_that_was_killed(here: GitRepo) -> None:
     store.path(oid).rename(store.path(oid).with_name(f"theta-{oid}.tmp"))
     ok(here, "prune")
     (here.path / "a.m").unlink()
-    here("checkout", "-q", "--", "a.m", env={"THETA_DAEMON": "never"})
+    here("checkout", "-q", "--", "a.m", env=forgetful)
     assert here.read("a.m") == content(0)
 
 

@@ -8,6 +8,7 @@ import shutil
 from tests.cli.theta import ok, ok_json, theta
 from tests.git.models import model
 from tests.remotes.sites import Site, versions
+from tests.serving import fresh_daemon
 
 SKIP = {"GIT_THETA_SKIP_SMUDGE": "1"}
 
@@ -74,7 +75,7 @@ def test_a_file_that_cannot_be_had(local: Site) -> None:
     assert clone.status() == ""
 
 
-def test_fetch_of_revisions(local: Site) -> None:
+def test_fetch_of_revisions(local: Site, forgetful: dict[str, str]) -> None:
     """REV brings its own objects, --all those of everything, and then no remote is needed."""
     here = local.here
     made = versions(here, model(), 4)
@@ -88,7 +89,7 @@ def test_fetch_of_revisions(local: Site) -> None:
     }  # fmt: skip
     shutil.rmtree(local.bare)
     for commit, data in made.items():
-        clone("checkout", "-q", "-f", commit, env={"THETA_DAEMON": "never"})
+        clone("checkout", "-q", "-f", commit, env=forgetful)
         assert clone.read("a.m") == data
 
 
@@ -105,6 +106,7 @@ def test_a_partial_clone_brings_its_pointers_at_once(local: Site) -> None:
     ok(clone, "fetch", "--all", env={"GIT_TRACE2_EVENT": str(trace)})
     fetches = [line for line in trace.read_text().splitlines() if '"cmd_name"' in line and '"fetch"' in line]
     assert len(fetches) == 1
-    for commit, data in made.items():
-        clone("checkout", "-q", commit, env={"THETA_DAEMON": "never"})
-        assert clone.read("a.m") == data
+    with fresh_daemon(local.here.path.parent / "fresh") as env:
+        for commit, data in made.items():
+            clone("checkout", "-q", commit, env=env)
+            assert clone.read("a.m") == data

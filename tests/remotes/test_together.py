@@ -14,7 +14,8 @@ from tests.git.models import Model
 from tests.gitrepo import GitRepo
 from tests.remotes.sites import Site
 
-ROUNDS = 4
+ROUNDS = 3
+"""The content of the first comes back in the third."""
 
 
 def content(seed: int) -> bytes:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cli.theta import ok, ok_json
-from tests.daemons import daemons, end
-from tests.git.conftest import start_daemon
 from tests.git.models import model
 from tests.gitrepo import GitRepo
 from tests.remotes.sites import GET_OBJECT, PUT_OBJECT, S3_ENV, LfsRuns, Site, stored, versions
+from tests.serving import fresh_daemon
 
 
 def sha256(data: bytes) -> str:
@@ -45,21 +43,11 @@ def test_every_version_comes_back(site: Site) -> None:
 NOTHING_TO_FETCH = {"pointers": 1, "objects": 0, "bytes": 0, "rounds": 0, "requests": 0, "failed": {}}
 
 
-@contextmanager
-def fresh_daemon(folder: Path) -> Iterator[tuple[dict[str, str], Callable[[], dict[str, int]]]]:
-    """A daemon that has seen nothing: what makes git use it, and a look at what it says it has fetched."""
-    env = {"THETA_DAEMON": "always", "THETA_RUNTIME_DIR": str(folder)}
-    start_daemon(folder)
-
-    def fetched() -> dict[str, int]:
-        (report,) = json.loads(ok(folder, "daemon", "status", "--json", env=env))
-        counters = report["host"]["counters"]
-        return {name: counters.get(f"fetch.{name}", 0) for name in ("rounds", "requests", "objects", "bytes")}
-
-    try:
-        yield env, fetched
-    finally:
-        end(daemons(THETA_RUNTIME_DIR=str(folder)))
+def fetched(folder: Path, env: dict[str, str]) -> dict[str, int]:
+    """What the daemon of a runtime folder says that it has fetched."""
+    (report,) = json.loads(ok(folder, "daemon", "status", "--json", env=env))
+    counters = report["host"]["counters"]
+    return {name: counters.get(f"fetch.{name}", 0) for name in ("rounds", "requests", "objects", "bytes")}
 
 
 def test_a_clone_of_depth_one(
@@ -78,9 +66,10 @@ def test_a_clone_of_depth_one(
         site.here("push", "-q", "origin", "main")
         site.requests()
         runs.seen()
-        with fresh_daemon(site.here.path.parent / f"fresh-{count}") as (env, fetched):
+        folder = site.here.path.parent / f"fresh-{count}"
+        with fresh_daemon(folder) as env:
             clone = site.clone("--depth", "1", "--no-local", env=env)
-            told = fetched()
+            told = fetched(folder, env)
         assert clone.text("rev-list", "--count", "HEAD") == "1"
         assert sha256(clone.read("a.m")) == sha256(newest)
         asked, lfs = site.requests(), [command for command in runs.seen() if command in ("fetch", "pull", "smudge")]
@@ -120,10 +109,11 @@ def test_clones_without_history(local: Site, options: list[str]) -> None:
     clone = local.clone(*options)
     assert clone.read("a.m") == list(made.values())[-1]
     assert clone.status() == ""
-    for commit in reversed(clone.text("rev-list", "HEAD").split()):
-        clone("checkout", "-q", commit, env={"THETA_DAEMON": "never"})
-        if commit in made:
-            assert clone.read("a.m") == made[commit]
+    with fresh_daemon(local.here.path.parent / "fresh") as env:
+        for commit in reversed(clone.text("rev-list", "HEAD").split()):
+            clone("checkout", "-q", commit, env=env)
+            if commit in made:
+                assert clone.read("a.m") == made[commit]
 
 
 def test_grafted_amended_squashed(local: Site) -> None:

@@ -13,28 +13,28 @@ import pytest
 
 from tests.cli.theta import SCRIPTS
 from tests.conftest import GITCONFIG
-from tests.git.conftest import daemon_dir, git_configuration
 from tests.gitrepo import GitRepo
+from tests.serving import start_daemon
 from tests.warm.machines import ATTRIBUTES, Origin, Recorded, history
-
-__all__ = ["daemon_dir", "git_configuration"]
 
 VERSIONS = 6
 
 
 @pytest.fixture(scope="session")
-def recorded(git_configuration: str) -> Iterator[Recorded]:
-    """A repository of six versions of model.st, a clone of depth 1, and its cache. Nobody changes them."""
+def recorded(git_configuration: str, daemon_dir: Path) -> Iterator[Recorded]:
+    """A repository of six versions of model.st, two clones, and the cache of their HEAD. Nobody changes them."""
     top = Path(tempfile.mkdtemp(prefix="w-", dir="/tmp"))
     (top / ".gitconfig").write_text(GITCONFIG + git_configuration)
     env = {"HOME": str(top), "PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}", "LC_ALL": "C"}
-    env |= {"GIT_CONFIG_NOSYSTEM": "1", "THETA_DAEMON": "never", "GIT_THETA_SKIP_SMUDGE": "1"}
+    env |= {"GIT_CONFIG_NOSYSTEM": "1", "GIT_THETA_SKIP_SMUDGE": "1"}
+    served = {"THETA_DAEMON": "auto", "THETA_RUNTIME_DIR": str(daemon_dir)}
+    start_daemon(daemon_dir, THETA_IDLE_SECONDS="600")
     path = top / "origin"
     versions = history(VERSIONS)
 
     def git(*args: str, number: int = 0) -> None:
         dates = {f"GIT_{who}_DATE": f"2026-01-0{number + 1}T00:00:00Z" for who in ("AUTHOR", "COMMITTER")}
-        subprocess.run(["git", *args], cwd=path, env={**env, **dates}, check=True, capture_output=True)
+        subprocess.run(["git", *args], cwd=path, env={**env, **served, **dates}, check=True, capture_output=True)
 
     path.mkdir()
     git("init", "-q")
@@ -45,9 +45,10 @@ def recorded(git_configuration: str) -> Iterator[Recorded]:
         git("add", "-A", number=number)
         git("commit", "-q", "-m", f"version {number}", number=number)
     git("clone", "-q", "--depth=1", f"file://{path}", "../clone")
+    git("clone", "-q", f"file://{path}", "../whole")
     git("-C", "../clone", "theta", "warm", "--cache-dir", str(top / "cache"))
     shutil.rmtree(top / "clone" / ".git" / "lfs")
-    yield Recorded(path, versions, top / "clone", top / "cache")
+    yield Recorded(path, versions, top / "clone", top / "whole", top / "cache", served)
     shutil.rmtree(top)
 
 

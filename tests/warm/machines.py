@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.cli.theta import SCRIPTS
+from tests.cli.theta import theta
 from tests.git.models import Model
 from tests.gitrepo import GitRepo
 
@@ -48,15 +47,15 @@ def history(count: int) -> list[bytes]:
 
 @dataclass(frozen=True)
 class Machine:
-    """A clone with a HOME of its own, served without a daemon unless `env` says otherwise."""
+    """A clone with a HOME of its own, served without a daemon unless `env` says otherwise; `served` makes git use one."""
 
     repo: GitRepo
     home: Path
+    served: Mapping[str, str]
 
     def theta(self, *args: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
-        """`git theta ARGS`, the real thing."""
-        path = f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"
-        return self.repo.run("theta", *args, env={"PATH": path, **(env or {})})
+        """`git theta ARGS`; its start-up is proven by the recipes and by what runs at a terminal or is killed."""
+        return theta(self.repo, *args, env=env)
 
     def warm(self, *args: str, status: int = 0, env: Mapping[str, str] | None = None) -> dict[str, Any]:
         """`git theta warm ARGS`: its report."""
@@ -69,6 +68,10 @@ class Machine:
         done = self.theta("warm", "--key", *args)
         assert done.returncode == 0, done.stderr
         return done.stdout.decode().strip()
+
+    def status(self) -> str:
+        """`git status --porcelain`, by the daemon where git wants to see a file's pointer again."""
+        return self.repo.text("status", "--porcelain", env=self.served)
 
     @property
     def cache(self) -> Path:
@@ -93,12 +96,16 @@ class Machine:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What is made once: the repository, its versions, a clone of depth 1 with pointers, and the cache of that clone's HEAD."""
+    """What is made once: the repository, its versions, a clone of depth 1 and a whole one, both with pointers, the cache of
+    their HEAD; and what makes git use the daemon that made all this.
+    """
 
     repository: Path
     versions: Sequence[bytes]
     clone: Path
+    whole: Path
     cache: Path
+    served: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -123,19 +130,17 @@ class Origin:
         home.mkdir()
         (home / ".gitconfig").write_text(self.configuration)
         clone = self.top / name / "somewhere"
-        machine = Machine(GitRepo(clone, {"HOME": str(home), "THETA_DAEMON": "never"}), home)
-        if whole:
-            self.clone(clone, machine.repo.env)
-        else:
-            shutil.copytree(self.recorded.clone, clone, symlinks=True)
-            machine.repo("remote", "set-url", "origin", f"file://{self.repo.path}")
+        machine = Machine(GitRepo(clone, {"HOME": str(home), "THETA_DAEMON": "never"}), home, self.recorded.served)
+        shutil.copytree(self.recorded.whole if whole else self.recorded.clone, clone, symlinks=True)
+        machine.repo("remote", "set-url", "origin", f"file://{self.repo.path}")
+        machine.status()  # from here on the index knows the copied files
         if warm:
             shutil.copytree(self.recorded.cache, machine.cache)
         return machine
 
     def clone(self, target: Path, env: Mapping[str, str], *options: str) -> None:
         """A clone whose work tree has pointers."""
-        skip = {**env, "GIT_THETA_SKIP_SMUDGE": "1"}
+        skip = {**env, **self.recorded.served, "GIT_THETA_SKIP_SMUDGE": "1"}
         self.repo("clone", "-q", *options, f"file://{self.repo.path}", target, env=skip)
 
     def hide(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.git.conftest import start_daemon
+from tests.serving import start_daemon
 from tests.warm.machines import Machine, Origin
 
 
@@ -25,7 +25,7 @@ def test_offline_after_warming(origin: Origin) -> None:
     origin.hide()
     assert quiet(machine.checkout())
     assert machine.repo.read("model.st") == origin.versions[-1]
-    assert machine.repo.status() == ""
+    assert machine.status() == ""
     assert not list((machine.repo.path / ".git" / "lfs").rglob("*"))
 
 
@@ -44,12 +44,12 @@ def test_any_warmed_revision_is_there_whatever_its_depth(origin: Origin) -> None
 
 
 def test_the_daemon_uses_a_cache_that_another_job_filled(
-    origin: Origin, daemon_dir: Path, monkeypatch: pytest.MonkeyPatch
+    origin: Origin, runtime_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A daemon that ran before the cache was made, with another HOME, reads the caller's cache: no blob, no object."""
     monkeypatch.setenv("CI", "1")
-    monkeypatch.setenv("THETA_RUNTIME_DIR", str(daemon_dir))
-    start_daemon(daemon_dir)
+    monkeypatch.setenv("THETA_IDLE_SECONDS", "600")
+    start_daemon(runtime_dir)
     machine = origin.machine("a", warm=True)
     machine.forget()
     origin.hide()
@@ -134,7 +134,9 @@ def test_values_that_two_repositories_share(origin: Origin) -> None:
     """What one repository's checkouts left in the user's cache serves another repository with the same values."""
     machine = origin.machine("a", warm=True)
     shutil.copytree(machine.repo.path, machine.repo.path.with_name("twin"))
-    twin = Machine(type(machine.repo)(machine.repo.path.with_name("twin"), machine.repo.env), machine.home)
+    twin = Machine(
+        type(machine.repo)(machine.repo.path.with_name("twin"), machine.repo.env), machine.home, machine.served
+    )
     twin.forget()
     origin.hide()
     assert quiet(twin.checkout())

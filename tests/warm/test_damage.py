@@ -72,7 +72,7 @@ def right(machine: Machine, origin: Origin) -> None:
     assert done.returncode == 0, done.stderr
     assert b"theta" not in done.stderr
     assert machine.repo.read("model.st") == origin.versions[-1]
-    assert machine.repo.status() == ""
+    assert machine.status() == ""
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
