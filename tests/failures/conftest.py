@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.failures.victims import Victim
-from tests.git.conftest import ATTRIBUTES, either, repo
+from tests.git.conftest import ATTRIBUTES, repo, road
 from tests.gitrepo import GitRepo
 from tests.serving import start_daemon
 
-__all__ = ["either", "repo"]
+__all__ = ["repo", "road"]
 
 
 @pytest.fixture

@@ -34,29 +34,29 @@ def check_store(directory: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("options", ["size=4m", "size=64m,nr_inodes=4"])
-def test_a_full_store(either: GitRepo, short_dir: Path, options: str) -> None:
+def test_a_full_store(repo: GitRepo, road: dict[str, str], short_dir: Path, options: str) -> None:
     """No space, no inodes: add fails, names path and remedy, leaves no object; with space it works, and a checkout too."""
     with disks.mounted(short_dir / "disk", options) as disk:
-        either.config("lfs.storage", str(disk))
+        repo.config("lfs.storage", str(disk))
         data = noise(12 << 20)
-        either.write("m", data)
-        done = either.run("add", "m", timeout_seconds=60)
+        repo.write("m", data)
+        done = repo.run("add", "m", env=road, timeout_seconds=60)
         assert done.returncode != 0
         assert b"m: cannot " in done.stderr
         assert bytes(disk) in done.stderr
         assert b"remedy: free some space" in done.stderr or b"remedy: check space" in done.stderr
         assert done.stderr.count(b"theta-daemon: ") == 1
         assert check_store(disk) == []
-        assert not (either.path / ".git" / "index.lock").exists()
+        assert not (repo.path / ".git" / "index.lock").exists()
         small = model().bytes()
         disks.remount(disk, "size=64m,nr_inodes=1000")
-        either.commit("now", m=data, small=small)
+        repo.commit("now", m=data, small=small)
         assert check_store(disk)
         for name in ("m", "small"):
-            (either.path / name).unlink()
-        either("checkout", "--", ".")
-        assert (either.read("m"), either.read("small")) == (data, small)
-        assert either.status() == ""
+            (repo.path / name).unlink()
+        repo("checkout", "--", ".")
+        assert (repo.read("m"), repo.read("small")) == (data, small)
+        assert repo.status() == ""
 
 
 def test_a_full_disk(repo: GitRepo, short_dir: Path) -> None:
@@ -84,38 +84,38 @@ def test_a_full_disk(repo: GitRepo, short_dir: Path) -> None:
         assert small.status() == ""
 
 
-def test_a_read_only_store(either: GitRepo) -> None:
+def test_a_read_only_store(repo: GitRepo, road: dict[str, str]) -> None:
     """Nothing can be added, with path and remedy named; everything can be checked out."""
     first, second = model().bytes(), model(1).bytes()
-    either.commit("first", m=first)
-    (either.path / "m").unlink()
-    with disks.read_only(either.path / ".git" / "lfs"):
-        either("checkout", "--", "m")
-        assert either.read("m") == first
-        either.write("m", second)
-        done = either.run("add", "m")
+    repo.commit("first", m=first)
+    (repo.path / "m").unlink()
+    with disks.read_only(repo.path / ".git" / "lfs"):
+        repo("checkout", "--", "m", env=road)
+        assert repo.read("m") == first
+        repo.write("m", second)
+        done = repo.run("add", "m", env=road)
         assert done.returncode != 0
         assert b"m: cannot " in done.stderr
         assert b"/.git/lfs" in done.stderr
         assert b"remedy: the file system is read-only" in done.stderr
-    either("add", "m")
-    assert either.status() == "M  m"
+    repo("add", "m")
+    assert repo.status() == "M  m"
 
 
-def test_a_read_only_repository(either: GitRepo, short_dir: Path) -> None:
+def test_a_read_only_repository(repo: GitRepo, road: dict[str, str], short_dir: Path) -> None:
     """All that only reads works: archive, cat-file, checkout-index elsewhere, status of a touched large file."""
     large = Model({"a": np.arange(9 << 20, dtype="<f4")}).bytes()
     small = model().bytes()
-    either.commit("first", m=small, large=large)
-    os.utime(either.path / "large", (1, 1))
-    with disks.read_only(either.path / ".git"):
-        assert either("cat-file", "--filters", "HEAD:m") == small
-        assert either.text("status", "--porcelain") == ""
+    repo.commit("first", m=small, large=large)
+    os.utime(repo.path / "large", (1, 1))
+    with disks.read_only(repo.path / ".git"):
+        assert repo("cat-file", "--filters", "HEAD:m", env=road) == small
+        assert repo.text("status", "--porcelain", env=road) == ""
         out = short_dir / "out"
         out.mkdir()
-        either("checkout-index", "-a", f"--prefix={out}/")
+        repo("checkout-index", "-a", f"--prefix={out}/", env=road)
         assert (out / "m").read_bytes() == small
         assert (out / "large").read_bytes() == large
-        archive = either("archive", "HEAD", "m")
+        archive = repo("archive", "HEAD", "m", env=road)
         member = subprocess.run(["tar", "-xO", "m"], input=archive, capture_output=True, check=True).stdout
         assert member == small

@@ -89,16 +89,16 @@ DAMAGES = [_missing, _truncated, _empty, _flipped, _another, _folder]
 CASES = [("daemon", damage) for damage in DAMAGES] + [("never", _missing), ("never", _flipped)]
 
 
-@pytest.mark.parametrize(("either", "damage"), CASES, indirect=["either"])
-def test_nine_of_ten(either: GitRepo, ten: dict[str, bytes], damage: Damage) -> None:
+@pytest.mark.parametrize(("road", "damage"), CASES, indirect=["road"])
+def test_nine_of_ten(repo: GitRepo, ten: dict[str, bytes], road: dict[str, str], damage: Damage) -> None:
     """Nine are written, git fails, file, parameter, object and remedy are named; after repair the next checkout is right."""
-    _, oid = own_parameter(either)
-    path = forge.object_path(either, oid)
+    _, oid = own_parameter(repo)
+    path = forge.object_path(repo, oid)
     kept = path.read_bytes()
-    damage(path, either)
-    done = either.run("checkout", "--", ".")
+    damage(path, repo)
+    done = repo.run("checkout", "--", ".", env=road)
     assert done.returncode != 0
-    nine_right(either, ten)
+    nine_right(repo, ten)
     assert BAD.encode() + b": " in done.stderr
     assert oid.encode() in done.stderr
     assert re.search(rb"parameter '[a-z0-9.]+'|skeleton", done.stderr)
@@ -108,9 +108,9 @@ def test_nine_of_ten(either: GitRepo, ten: dict[str, bytes], damage: Damage) -> 
         path.rmdir()
     path.unlink(missing_ok=True)
     path.write_bytes(kept)
-    either("checkout", "--", ".")
-    assert either.read(BAD) == ten[BAD]
-    assert either.status() == ""
+    repo("checkout", "--", ".", env=road)
+    assert repo.read(BAD) == ten[BAD]
+    assert repo.status() == ""
 
 
 def test_an_unknown_update_type(repo: GitRepo, ten: dict[str, bytes]) -> None:
@@ -150,11 +150,10 @@ def test_whole_branches(repo: GitRepo, ten: dict[str, bytes]) -> None:
     assert repo.status() == ""
 
 
-def test_a_file_larger_than_what_is_proven_first(repo: GitRepo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_larger_than_what_is_proven_first(repo: GitRepo) -> None:
     """A large file that fails in the middle leaves no half of itself behind, and the small one beside it is right."""
     from theta_daemon.filters import batch
 
-    monkeypatch.setenv("THETA_DAEMON", "never")
     rng = np.random.default_rng(0)
     rows = batch.PROVE_BYTES // (1 << 20) + 8
     large = Model({f"t{i}": rng.integers(0, 255, 1 << 20, "u1") for i in range(rows)})
@@ -167,7 +166,7 @@ def test_a_file_larger_than_what_is_proven_first(repo: GitRepo, monkeypatch: pyt
     _put(path, bytes(data))
     for name in ("large", "small"):
         (repo.path / name).unlink()
-    done = repo.run("checkout", "--", ".")
+    done = repo.run("checkout", "--", ".", env={"THETA_DAEMON": "never"})
     assert done.returncode != 0
     assert b"large: parameter" in done.stderr
     assert last.object.encode() in done.stderr

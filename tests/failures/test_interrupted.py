@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-import pytest
 from blake3 import blake3
 
 from tests.daemons import eventually
@@ -21,13 +20,6 @@ from tests.failures.victims import Victim, ended, sessions
 from tests.git.models import model
 from tests.gitrepo import GitRepo
 from theta_daemon.pointer import parse
-
-
-@pytest.fixture(params=["daemon", "never"])
-def interrupted(request: pytest.FixtureRequest, victim: Victim, monkeypatch: pytest.MonkeyPatch) -> Victim:
-    """A victim with the daemon and without."""
-    monkeypatch.setenv("THETA_DAEMON", "auto" if request.param == "daemon" else "never")
-    return victim
 
 
 def interrupt(victim: Victim, git: subprocess.Popen[bytes]) -> None:
@@ -42,12 +34,11 @@ def interrupt(victim: Victim, git: subprocess.Popen[bytes]) -> None:
     assert not (victim.repo.path / ".git" / "index.lock").exists()
 
 
-def test_ctrl_c_during_add(interrupted: Victim) -> None:
+def test_ctrl_c_during_add(victim: Victim, road: dict[str, str]) -> None:
     """Unfinished objects go, no partial one stays; adding again works."""
-    victim = interrupted
     data = large(11)
     victim.repo.write("m", data)
-    with victim.running("add", "m") as git:
+    with victim.running("add", "m", env=road) as git:
         eventually(victim.temporaries, "an object is being written")
         interrupt(victim, git)
     victim.repo("add", "m")
@@ -57,13 +48,12 @@ def test_ctrl_c_during_add(interrupted: Victim) -> None:
     assert victim.repo.read("m") == data
 
 
-def test_ctrl_c_during_checkout(interrupted: Victim) -> None:
+def test_ctrl_c_during_checkout(victim: Victim, road: dict[str, str]) -> None:
     """The file is not there; checking out again makes it right."""
-    victim = interrupted
     data = large(12)
     victim.repo.commit("m", m=data)
     (victim.repo.path / "m").unlink()
-    with victim.running("checkout", "--", "m") as git:
+    with victim.running("checkout", "--", "m", env=road) as git:
         eventually(lambda: has_read(git), "git has a part of the file")
         interrupt(victim, git)
     victim.repo("checkout", "--", "m")
@@ -71,19 +61,22 @@ def test_ctrl_c_during_checkout(interrupted: Victim) -> None:
     assert victim.repo.status() == ""
 
 
-def test_nobody_reads_to_the_end(either: GitRepo) -> None:
+def test_nobody_reads_to_the_end(repo: GitRepo, road: dict[str, str]) -> None:
     """`git … | head -c 10`: git ends by SIGPIPE or in peace, without a word of ours; the next command works."""
     data = large(13)
-    either.commit("m", m=data)
+    repo.commit("m", m=data)
+    env = {**os.environ, **road}
     for command in ("cat-file --filters HEAD:m", "archive HEAD m", "show HEAD:m"):
         pipeline = f"git {command} | head -c 10"
-        done = subprocess.run(["sh", "-c", pipeline], cwd=either.path, capture_output=True, check=False, timeout=60)
+        done = subprocess.run(
+            ["sh", "-c", pipeline], cwd=repo.path, env=env, capture_output=True, check=False, timeout=60
+        )
         assert len(done.stdout) == 10
         assert b"theta-daemon" not in done.stderr
         assert b"Traceback" not in done.stderr
-    (either.path / "m").unlink()
-    either("checkout", "--", "m")
-    assert either.read("m") == data
+    (repo.path / "m").unlink()
+    repo("checkout", "--", "m")
+    assert repo.read("m") == data
 
 
 def test_stdin_ends_early(victim: Victim) -> None:
@@ -103,16 +96,16 @@ def test_stdin_ends_early(victim: Victim) -> None:
     victim.repo.commit("one", m=model().bytes())
 
 
-def test_stash_holds_two_filters(either: GitRepo) -> None:
+def test_stash_holds_two_filters(repo: GitRepo, road: dict[str, str]) -> None:
     """`git stash push` and `pop` of several files, which have two sessions open at once, end and are right."""
     first, second = ({f"m{i}": model(10 * turn + i).bytes() for i in range(4)} for turn in range(2))
-    either.commit("first", **first)
+    repo.commit("first", **first)
     for name, data in second.items():
-        either.write(name, data)
-    either("stash", "push", "-q")
-    assert {name: either.read(name) for name in first} == first
-    either("stash", "pop", "-q")
-    assert {name: either.read(name) for name in second} == second
+        repo.write(name, data)
+    repo("stash", "push", "-q", env=road)
+    assert {name: repo.read(name) for name in first} == first
+    repo("stash", "pop", "-q", env=road)
+    assert {name: repo.read(name) for name in second} == second
 
 
 def at_once(calls: list[Callable[[], object]]) -> None:
@@ -136,24 +129,24 @@ def at_once(calls: list[Callable[[], object]]) -> None:
         raise errors[0]
 
 
-def test_two_worktrees_add_the_same(either: GitRepo, short_dir: Path) -> None:
+def test_two_worktrees_add_the_same(repo: GitRepo, road: dict[str, str], short_dir: Path) -> None:
     """Two `git add` of the same new content at once, in two work trees of one repository: whole pointers, whole objects.
 
     Not one pointer: the one that comes second may already know some records of the first one's, and write the others.
     """
-    trees = [GitRepo(short_dir / f"tree{number}", either.env) for number in range(2)]
+    trees = [GitRepo(short_dir / f"tree{number}", repo.env) for number in range(2)]
     for number, tree in enumerate(trees):
-        either("worktree", "add", "-q", "-b", f"branch{number}", tree.path)
+        repo("worktree", "add", "-q", "-b", f"branch{number}", tree.path)
     for turn in range(3):
         data = model(100 + turn).bytes()
         for tree in trees:
             tree.write("m", data)
-        at_once([partial(tree, "add", "m") for tree in trees])
+        at_once([partial(tree, "add", "m", env=road) for tree in trees])
         for tree in trees:
             pointer = parse(tree("cat-file", "blob", ":m"))
             assert pointer is not None
             assert (pointer.digest, pointer.size) == (blake3(data).hexdigest(), len(data))
-            assert all(store(either).holds(oid, size) for oid, size in pointer.objects.items())
+            assert all(store(repo).holds(oid, size) for oid, size in pointer.objects.items())
         for tree in trees:
             tree("commit", "-q", "-m", str(turn))
             (tree.path / "m").unlink()
@@ -179,16 +172,16 @@ def test_two_repositories_at_once(repo: GitRepo, short_dir: Path) -> None:
     at_once([lambda: visit(repo, versions["repo"]), lambda: visit(other, versions["other"])])
 
 
-def test_add_while_git_collects_garbage(either: GitRepo) -> None:
+def test_add_while_git_collects_garbage(repo: GitRepo, road: dict[str, str]) -> None:
     """`git gc --prune=now` beside `git add`: what was added is there, and every version checks out afterwards."""
     versions = {}
     for turn in range(3):
         data = model(200 + turn).bytes()
-        either.write("m", data)
-        at_once([lambda: either("add", "m"), lambda: either.run("gc", "-q", "--prune=now")])
-        either("commit", "-q", "-m", str(turn))
-        versions[either.head()] = data
+        repo.write("m", data)
+        at_once([lambda: repo("add", "m", env=road), lambda: repo.run("gc", "-q", "--prune=now")])
+        repo("commit", "-q", "-m", str(turn))
+        versions[repo.head()] = data
     for commit, data in versions.items():
-        either("checkout", "-q", commit)
-        assert either.read("m") == data
-        assert either.status() == ""
+        repo("checkout", "-q", commit)
+        assert repo.read("m") == data
+        assert repo.status() == ""

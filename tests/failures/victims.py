@@ -10,7 +10,7 @@ import hashlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,11 +42,12 @@ class Victim:
         return daemons(THETA_RUNTIME_DIR=str(self.runtime_dir))
 
     @contextmanager
-    def running(self, *args: str) -> Iterator[subprocess.Popen[bytes]]:
+    def running(self, *args: str, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
         """A git command in a process group of its own; it is ended with the block."""
         with subprocess.Popen(
             ["git", *args],
             cwd=self.repo.path,
+            env={**os.environ, **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -23,6 +23,12 @@ def repo(installed: None, shared_daemon: psutil.Process, git: GitRepo) -> GitRep
 
 
 @pytest.fixture(params=["daemon", "never"])
+def road(request: pytest.FixtureRequest) -> dict[str, str]:
+    """For `env=` of the commands under test alone, in a repository that is made and looked at by the daemon."""
+    return {} if request.param == "daemon" else {"THETA_DAEMON": "never"}
+
+
+@pytest.fixture(params=["daemon", "never"])
 def either(request: pytest.FixtureRequest, repo: GitRepo, monkeypatch: pytest.MonkeyPatch) -> GitRepo:
     """Like `repo`, with the daemon and without."""
     if request.param == "never":

@@ -32,20 +32,21 @@ NAMES = [
 ]
 
 
-def test_all_names_at_once(either: GitRepo) -> None:
+def test_all_names_at_once(repo: GitRepo, road: dict[str, str]) -> None:
     """Every name is added, changed with an incremental update, checked out in one batch and alone; status stays silent."""
     versions = [model(), model().edit("embed.weight", 1)]
     for version in versions:
         for number, name in enumerate(NAMES):
-            either.write(name, version.edit("ids", number).bytes())
-        either.commit("version")
-        assert either.status() == ""
-    either("checkout", "-q", "HEAD~1")
-    assert [either.read(name) for name in NAMES] == [versions[0].edit("ids", n).bytes() for n in range(len(NAMES))]
-    either("checkout", "-q", "main")
-    assert [either.read(name) for name in NAMES] == [versions[1].edit("ids", n).bytes() for n in range(len(NAMES))]
-    assert either.status() == ""
-    assert either("cat-file", "blob", b"HEAD:" + NAMES[6]).count(b'"sparse"') >= 1
+            repo.write(name, version.edit("ids", number).bytes())
+        repo("add", "-A", env=road)
+        repo.commit("version")
+        assert repo.status() == ""
+    repo("checkout", "-q", "HEAD~1", env=road)
+    assert [repo.read(name) for name in NAMES] == [versions[0].edit("ids", n).bytes() for n in range(len(NAMES))]
+    repo("checkout", "-q", "main")
+    assert [repo.read(name) for name in NAMES] == [versions[1].edit("ids", n).bytes() for n in range(len(NAMES))]
+    assert repo.status() == ""
+    assert repo("cat-file", "blob", b"HEAD:" + NAMES[6]).count(b'"sparse"') >= 1
 
 
 @pytest.mark.parametrize("name", [b"new\nline", b"not utf-8 caf\xe9\xff", b"-leading", b"a=b=c"])

@@ -16,17 +16,12 @@ FIRST = model()
 SECOND = FIRST.edit("embed.weight", 1).tune(2)
 
 
-def commit_two(repo: GitRepo) -> GitRepo:
-    """Two versions of `m`, and a file in a folder beside it."""
+@pytest.fixture
+def two(repo: GitRepo) -> GitRepo:
+    """Two versions of `m`, and a file in a folder beside it; served by the daemon."""
     repo.commit("first", m=FIRST.bytes(), **{"sub/n": SECOND.npz()})
     repo.commit("second", m=SECOND.bytes())
     return repo
-
-
-@pytest.fixture
-def two(repo: GitRepo) -> GitRepo:
-    """A repository of two commits, served by the daemon."""
-    return commit_two(repo)
 
 
 def member(archive: bytes, name: str) -> bytes:
@@ -47,13 +42,12 @@ def test_archive_cat_file_and_checkout_index(two: GitRepo, short_dir: Path) -> N
     assert (short_dir / "out" / "sub" / "n").read_bytes() == SECOND.npz()
 
 
-def test_archive_from_a_bare_repository(either: GitRepo, short_dir: Path) -> None:
+def test_archive_from_a_bare_repository(two: GitRepo, road: dict[str, str], short_dir: Path) -> None:
     """No work tree, no index, attributes from the archived tree; its objects come from where it was cloned from."""
-    two = commit_two(either)
     two("clone", "-q", "--bare", two.path, short_dir / "bare.git")
     bare = GitRepo(short_dir / "bare.git")
-    assert member(bare("archive", "main"), "m") == SECOND.bytes()
-    assert member(bare("archive", "main~1"), "sub/n") == SECOND.npz()
+    assert member(bare("archive", "main", env=road), "m") == SECOND.bytes()
+    assert member(bare("archive", "main~1", env=road), "sub/n") == SECOND.npz()
 
 
 def test_external_diff(two: GitRepo, short_dir: Path) -> None:
