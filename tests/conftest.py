@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,10 @@ __all__ = [
 
 settings.register_profile("suite", deadline=None, max_examples=60)  # shared machines have no steady clock
 settings.load_profile("suite")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # So a shell starts what runs in its background, and git would inherit it: tests of Ctrl-C need an ear for it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 GITCONFIG = """\
 [user]

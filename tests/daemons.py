@@ -34,7 +34,7 @@ def daemons(**variables: str) -> list[psutil.Process]:
     return found
 
 
-def eventually(condition: Callable[[], object], what: str, seconds: float = 20) -> None:
+def eventually(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
     """Wait for a condition that must come; fail with `what` when it does not."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -46,7 +46,7 @@ def end(processes: list[psutil.Process]) -> None:
     """Ask them to end, then make them."""
     for process in processes:
         with_gone(process.terminate)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while any(alive(process) for process in processes) and time.monotonic() < deadline:
         time.sleep(0.01)
     for process in processes:
@@ -83,10 +83,10 @@ def no_daemon_is_left() -> Iterator[None]:
 
 @pytest.fixture
 def runtime_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A private, short THETA_RUNTIME_DIR, set for this test; daemons there idle out after 5 s and are ended with it."""
+    """A private, short THETA_RUNTIME_DIR, set for this test; daemons there are ended with it, and do not idle out before."""
     path = Path(tempfile.mkdtemp(prefix="r-", dir="/tmp"))
     monkeypatch.setenv("THETA_RUNTIME_DIR", str(path))
-    monkeypatch.setenv("THETA_IDLE_SECONDS", "5")
+    monkeypatch.setenv("THETA_IDLE_SECONDS", "300")
     yield path
     end(daemons(THETA_RUNTIME_DIR=str(path)))
     shutil.rmtree(path, ignore_errors=True)

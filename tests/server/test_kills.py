@@ -19,7 +19,8 @@ from tests.gitside import GitSide
 from tests.server.site import Site
 
 AT = {"clean": "clean a.bin", "smudge": "smudge a.bin", "list": "list"}
-PROMPT_SECONDS = 10.0
+PROMPT_SECONDS = 60.0
+"""A command whose other side has died has ended after that: at once, but the machine may be busy. A hang lasts for ever."""
 
 
 @pytest.fixture

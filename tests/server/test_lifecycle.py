@@ -85,7 +85,7 @@ def test_a_long_session_is_not_idle(site: Site) -> None:
         assert alive(daemon)
         os.close(writer)
         assert speaker.receive().kind == control.FINISHED
-    eventually(lambda: not alive(daemon), "idle at last", 10)
+    eventually(lambda: not alive(daemon), "idle at last", 30)
     assert not os.path.exists(site.place().socket)
     os.close(reader)
     os.close(null)
@@ -158,7 +158,7 @@ def test_a_second_sigterm_ends_the_sessions_too(site: Site) -> None:
         daemon.send_signal(signal.SIGTERM)
         eventually(lambda: _declined(site, b"draining"), "newcomers are declined")
         daemon.send_signal(signal.SIGTERM)
-        eventually(lambda: not alive(daemon), "gone", 10)
+        eventually(lambda: not alive(daemon), "gone", 30)
     for number in (null, reader, writer):
         os.close(number)
 
