@@ -42,12 +42,18 @@ GITCONFIG = """\
 	defaultBranch = main
 [core]
 	autocrlf = false
+	fsync = none
 [gc]
 	auto = 0
 [advice]
 	detachedHead = false
 [protocol "file"]
 	allow = always
+[theta]
+	fsync = false
+"""
+"""No waiting for disks: that what is written survives a power cut is not to be seen here. tests/failures and the store's own
+tests do wait.
 """
 
 

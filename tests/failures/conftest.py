@@ -14,6 +14,12 @@ from tests.serving import start_daemon
 __all__ = ["repo", "road"]
 
 
+@pytest.fixture(autouse=True)
+def durable(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects are written as they are for a user, synced: what fails there is told, and what is killed there is whole."""
+    monkeypatch.setenv("THETA_FSYNC", "true")
+
+
 @pytest.fixture
 def victim(installed: None, runtime_dir: Path, git: GitRepo, monkeypatch: pytest.MonkeyPatch) -> Victim:
     """A repository served by a daemon of its own, which may be killed; no other is started in its place."""
