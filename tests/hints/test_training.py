@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -44,8 +45,9 @@ def small_bert() -> dict[str, torch.Tensor]:
     return weights
 
 
+@cache
 def trained() -> tuple[dict[str, torch.Tensor], Lora, list[float]]:
-    """An adapter after eight steps on pairs of like sentences."""
+    """An adapter after eight steps on pairs of like sentences. Nobody changes it."""
     weights = small_bert()
     generator = torch.Generator().manual_seed(1)
     batches = []
