@@ -60,8 +60,7 @@ tests do wait.
 SLOW = (
     "tests/git/test_bytes.py::test_every_kind_of_file[never]",
     "tests/git/test_merge.py::test_parameters_of_both_sides[never]",
-    "tests/remotes/test_travel.py::test_a_clone_over_a_connection_that_breaks[s3-500]",
-    "tests/remotes/test_travel.py::test_a_clone_over_a_connection_that_breaks[s3-drop]",
+    "tests/remotes/test_travel.py::test_a_clone_over_a_connection_that_breaks[s3-retried]",
     "tests/warm/test_checkout.py::test_any_warmed_revision_is_there_whatever_its_depth",
     "tests/warm/test_command.py::test_the_key",
     "tests/warm/test_command.py::test_where_the_cache_is",
