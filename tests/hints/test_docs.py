@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.cli.theta import executable, ok
+from tests.cli.theta import ok, theta
 from tests.git.models import Model
 from tests.gitrepo import GitRepo
 from tests.hints.adapted import RANK, factors, staged, updates, write_adapter
@@ -59,7 +59,7 @@ def test_the_hints_file(models: GitRepo) -> None:
 @pytest.mark.parametrize("command", ["add", "init-checkpoint", "squash", "show"])
 def test_help(short_dir: Path, command: str) -> None:
     """Every option that the pages name is in the command's help."""
-    said = executable(short_dir, command, "--help")
+    said = theta(short_dir, command, "--help")
     assert said.returncode == 0
     named = {
         "add": ("--update-type", "--update-data", "--update-options", "--rank", "--hints"),
