@@ -65,6 +65,11 @@ class _Thread(threading.local):
             strategy=zstandard.STRATEGY_FAST, min_match=7, hash_log=6, window_log=17, write_content_size=True
         )
         self.entropy = zstandard.ZstdCompressor(compression_params=entropy)
+        # The least that still finds both: what it cannot shrink is noise.
+        quick = zstandard.ZstdCompressionParameters(
+            strategy=zstandard.STRATEGY_FAST, min_match=6, hash_log=16, window_log=20, write_content_size=True
+        )
+        self.quick = zstandard.ZstdCompressor(compression_params=quick)
         self.matches = zstandard.ZstdCompressor(level=3, write_content_size=True)
         self.decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 27)
         self._arena = np.empty(0, np.uint8)
@@ -132,14 +137,19 @@ def scatter(data: Buffer, words: Words, *, rotate: bool) -> bool:
 
 def compress(data: Buffer) -> bytes:
     """One zstd frame with `data`, by the way that suits it: entropy alone, or matches where a sample of it has them."""
+    long = len(data) > 2 * _SAMPLE_PIECES * _SAMPLE_PIECE
+    sample = _sample(memoryview(data)) if long else b""
+    sampled = len(THREAD.entropy.compress(sample))
+    noise = sampled > (1 - _MIN_GAIN) * len(sample)
+    if long and noise:
+        # Most planes are noise through and through. Matches in what looks like it (a table and its mirror image) are far
+        # apart, no sample shows them: all of it is looked at, in the way that gives up fastest.
+        quick: bytes = THREAD.quick.compress(data)
+        if len(quick) > (1 - _MIN_GAIN) * len(data):
+            return quick
     entropy: bytes = THREAD.entropy.compress(data)
-    # Matches in what looks like noise (a table and its mirror image) are far apart, no sample shows them; but there zstd
-    # gives up so fast that trying costs little.
-    noise = len(entropy) > (1 - _MIN_GAIN) * len(data)
-    if len(data) > 2 * _SAMPLE_PIECES * _SAMPLE_PIECE and not noise:
-        sample = _sample(memoryview(data))
-        if len(THREAD.matches.compress(sample)) > _MATCHES_PAY * len(THREAD.entropy.compress(sample)):
-            return entropy
+    if long and not noise and len(THREAD.matches.compress(sample)) > _MATCHES_PAY * sampled:
+        return entropy
     matches: bytes = THREAD.matches.compress(data)
     return matches if len(matches) < _MATCHES_PAY * len(entropy) else entropy
 

@@ -214,7 +214,7 @@ class _Place:
 
 def import_everything() -> None:
     """What sessions would import when they need it; for a process that has many, and shall not mix two versions of the code."""
-    for name in ("filters.clean", "filters.expecting", "filters.hints", "store.remote", "upkeep.hook"):
+    for name in ("filters.clean", "filters.hints", "store.remote", "upkeep.hook"):
         import_module(f"theta_daemon.{name}")
 
 
@@ -237,9 +237,10 @@ class _Handler:
     def open_sink(self, request: Request) -> Spool:
         directory = self._workspace.repository.spool_dir
         if request.command is Command.CLEAN:
-            from theta_daemon.filters.expecting import ExpectingSpool, expected
+            from theta_daemon.filters.arriving import ArrivingSpool
+            from theta_daemon.filters.clean import taker
 
-            return ExpectingSpool(directory, lambda: expected(self._workspace, request.pathname))
+            return ArrivingSpool(directory, lambda beginning: taker(self._workspace, request.pathname, beginning))
         return Spool(directory)
 
     def answer(self, request: Request, sink: Spool) -> session.Content | session.Delayed:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -17,18 +16,12 @@ from theta_daemon.store.pack import Packs
 from theta_daemon.tensor import Buffer
 
 
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(2) as executor:
-        yield executor
-
-
-def test_every_record_is_where_its_slot_says(pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_record_is_where_its_slot_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records fill one pack after the other; each is found by its slot, once the packs have names."""
     monkeypatch.setattr(pack, "TARGET_BYTES", 1000)
     store = MemoryStore()
     records = [[b"x" * 7, os.urandom(size)] for size in (10, 900, 200, 0, 5000, 3, 999)]
-    with Packing(store, pool) as packing:
+    with Packing(store) as packing:
         slots = [packing.add(record) for record in records]
         packs = packing.finish()
     assert len(packs) > 2
@@ -40,15 +33,15 @@ def test_every_record_is_where_its_slot_says(pool: ThreadPoolExecutor, monkeypat
         assert bytes(found.read(0, found.length)) == b"".join(record)
 
 
-def test_nothing_to_store_makes_no_object(pool: ThreadPoolExecutor) -> None:
+def test_nothing_to_store_makes_no_object() -> None:
     """No record, no pack."""
     store = MemoryStore()
-    with Packing(store, pool) as packing:
+    with Packing(store) as packing:
         assert packing.finish() == []
     assert store.objects == {}
 
 
-def test_a_failure_leaves_no_half_pack(pool: ThreadPoolExecutor) -> None:
+def test_a_failure_leaves_no_half_pack() -> None:
     """When something goes wrong in between, what was begun is dropped."""
     store = MemoryStore()
 
@@ -56,14 +49,14 @@ def test_a_failure_leaves_no_half_pack(pool: ThreadPoolExecutor) -> None:
         yield b"half a record"
         raise ZeroDivisionError
 
-    with Packing(store, pool) as packing:
+    with Packing(store) as packing:
         packing.add([b"one"])
         with pytest.raises(ZeroDivisionError):
             packing.add(failing())
     assert store.objects == {}
 
 
-def test_a_store_that_cannot_commit_is_told(pool: ThreadPoolExecutor) -> None:
+def test_a_store_that_cannot_commit_is_told() -> None:
     """An error in the background comes out of finish, before anything is answered."""
 
     class Full(MemoryStore):
@@ -80,18 +73,18 @@ def test_a_store_that_cannot_commit_is_told(pool: ThreadPoolExecutor) -> None:
         def abort(self) -> None:
             pass
 
-    with Packing(Full(), pool) as packing:
+    with Packing(Full()) as packing:
         packing.add([b"one"])
         with pytest.raises(StoreError, match="no space left"):
             packing.finish()
 
 
-def test_the_same_records_make_the_same_packs(pool: ThreadPoolExecutor) -> None:
+def test_the_same_records_make_the_same_packs() -> None:
     """Ids depend on the records and their order alone."""
     found = []
     for _ in range(2):
         store = MemoryStore()
-        with Packing(store, pool) as packing:
+        with Packing(store) as packing:
             for number in range(50):
                 packing.add([b"%d" % number])
             found.append(packing.finish())

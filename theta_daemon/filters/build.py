@@ -7,18 +7,20 @@ its name. What the user hints is tried first. Nothing is answered before all obj
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
-import numpy as np
 from blake3 import blake3
 
+from theta_daemon.filters.ahead import Ahead
 from theta_daemon.filters.at_hand import AtHand
 from theta_daemon.filters.compose import Facts, compose, lineage_of
-from theta_daemon.filters.encode import WHOLE_BYTES, Encoder, Previous
-from theta_daemon.filters.forms import Encoded
+from theta_daemon.filters.encode import Encoder, Previous
+from theta_daemon.filters.forms import Encoded, ReadWords, words_in
+from theta_daemon.filters.groups import WHOLE_BYTES, grouped
 from theta_daemon.filters.hints import Hints
 from theta_daemon.filters.known import Known
 from theta_daemon.filters.packing import Packing, Slot, ref
@@ -30,11 +32,10 @@ from theta_daemon.filters.workspace import Workspace
 from theta_daemon.formats.base import Extent
 from theta_daemon.pointer import Parameter, Pointer, SkeletonRef
 from theta_daemon.store.skeleton import encode_skeleton, skeleton_digest
-from theta_daemon.tensor import Buffer, Words
+from theta_daemon.tensor import Buffer
 from theta_daemon.updates.base import Hint
 
 _READ_BYTES: Final = 4 << 20
-_GROUP_BYTES: Final = 1 << 20
 _AHEAD_BYTES: Final = 64 << 20
 _HEAD: Final = b"HEAD"
 _INDEX: Final = b"index"
@@ -52,14 +53,16 @@ class Build:
         format_name: str | None = None,
         *,
         alone: bool = False,
+        ahead: Ahead | None = None,
     ) -> None:
-        """`alone`: of self-contained records only, for a pointer without previous ones."""
+        """`alone`: of self-contained records only, for a pointer without previous ones. `ahead`: what is made already."""
         self._workspace = workspace
         self._pathname = pathname
         self._spool = spool
         self._known = known
         self._format_name = format_name
         self._alone = alone
+        self._ahead = ahead
         self._pool = workspace.machinery.pool
         self._encoder = Encoder(workspace.registry, self._pool, workspace.settings.max_depth)
         self._planner = Planner(lambda _key, _digest: False)
@@ -71,6 +74,8 @@ class Build:
         workspace = self._workspace
         override = self._format_name or workspace.history.attribute(self._pathname, "theta-format")
         format_name, extents = workspace.registry.find_layout(self._spool, override)
+        if self._ahead is not None and (format_name, extents) != (self._ahead.format_name, self._ahead.extents):
+            self._ahead = None
         specs = {extent.name: extent.spec for extent in extents}
         hints = Hints() if self._alone else workspace.hints()
         told = Told(hints, self._pathname, format_name, self._spool, specs)
@@ -79,7 +84,7 @@ class Build:
         plan = self._planner.plan()
         values = workspace.cached_values(plan)
         rebuilder = Rebuilder(plan, workspace.machinery, AtHand.of(values))
-        with Packing(workspace.store, self._pool) as packing:
+        with self._ahead.packing if self._ahead is not None else Packing(workspace.store) as packing:
             skeleton = self._skeleton(extents, packing)
             parameters = self._parameters(extents, digests, reusable, plan, rebuilder, packing, told)
             keys = {draft.parameter.name: draft.base for draft in parameters if draft.base is not None}
@@ -102,14 +107,9 @@ class Build:
 
     def _digests(self, extents: Sequence[Extent]) -> list[str]:
         """BLAKE3 of every parameter, in order."""
-        groups: list[list[Extent]] = [[]]
-        nbytes = 0
-        for extent in extents:
-            groups[-1].append(extent)
-            nbytes += extent.spec.nbytes
-            if nbytes >= _GROUP_BYTES:
-                groups.append([])
-                nbytes = 0
+        if self._ahead is not None:
+            return self._ahead.digests
+        groups = grouped(extents, lambda extent: extent.spec.nbytes)
         return [digest for part in self._pool.map(self._digest_group, groups) for digest in part]
 
     def _digest_group(self, extents: Sequence[Extent]) -> list[str]:
@@ -175,7 +175,8 @@ class Build:
         for pointer in (self._known.head_pointer, self._known.index_pointer):
             if pointer is not None and pointer.skeleton is not None and pointer.skeleton.digest == digest:
                 return pointer.skeleton
-        return _NewSkeleton(packing.add([encode_skeleton(literals)]), digest)
+        slot = packing.add([encode_skeleton(literals)]) if self._ahead is None else self._ahead.skeleton
+        return _NewSkeleton(slot, digest)
 
     def _parameters(
         self,
@@ -189,6 +190,7 @@ class Build:
     ) -> list[_Draft]:
         """Every parameter in file order, its record written or found."""
         head = self._known.head_pointer
+        made = {} if self._ahead is None else self._ahead.made
         drafts: list[_Draft | None] = [None] * len(extents)
         keys = [value_key(digest, extent.spec) for extent, digest in zip(extents, digests, strict=True)]
         first: dict[str, int] = {}
@@ -199,12 +201,16 @@ class Build:
                 drafts[index] = _Draft(_renamed(found, extent.name), None, plan.nodes[key].base)
             elif first.setdefault(key, index) == index:
                 before = None if head is None else head.by_name.get(extent.name)
-                jobs.append(_Job(index, extent, self._previous(before, extent, rebuilder), told.hint(extent.name)))
-        for job, encoded in self._encode(jobs):
-            slot = packing.add(encoded.parts)
-            if encoded.failed:
-                encoded = self._encoder.dense(job.extent.spec, self._reader(job.extent))  # noqa: PLW2901
-                slot = packing.add(encoded.parts)
+                job = _Job(index, extent, self._previous(before, extent, rebuilder), told.hint(extent.name))
+                if index in made:
+                    encoded = Encoded(made[index].update, False, [])
+                    drafts[index] = self._draft(job, digests[index], encoded, made[index].slot)
+                else:
+                    jobs.append(job)
+        for job, first_encoded in self._encode(jobs):
+            encoded, slot = packing.add_value(
+                first_encoded, partial(self._encoder.dense, job.extent.spec, self._reader(job.extent))
+            )
             drafts[job.index] = self._draft(job, digests[job.index], encoded, slot)
             told.followed(job.extent.name, encoded, new=head is None or job.extent.name not in head.by_name)
         for index, (extent, key) in enumerate(zip(extents, keys, strict=True)):
@@ -234,7 +240,7 @@ class Build:
                 yield from zip(group, future.result(), strict=True)
 
         try:
-            for group in _grouped(jobs):
+            for group in grouped(jobs, lambda job: job.extent.spec.nbytes):
                 if group[0].extent.spec.nbytes > WHOLE_BYTES:
                     yield from drain(-1)
                     job = group[0]
@@ -257,15 +263,8 @@ class Build:
             for job in jobs
         ]
 
-    def _reader(self, extent: Extent) -> Callable[[int, int], Words]:
-        """Reads words of a parameter from the spool, aligned."""
-        dtype = extent.spec.dtype
-
-        def read(start: int, stop: int) -> Words:
-            data = self._spool.read(extent.offset + start * dtype.word_bytes, (stop - start) * dtype.word_bytes)
-            return np.require(np.frombuffer(data, dtype.word_dtype), requirements="A")
-
-        return read
+    def _reader(self, extent: Extent) -> ReadWords:
+        return words_in(self._spool, extent.spec, extent.offset)
 
     def _draft(self, job: _Job, digest: str, encoded: Encoded, slot: Slot) -> _Draft:
         spec = job.extent.spec
@@ -337,18 +336,3 @@ def _renamed(parameter: Parameter, name: str) -> Parameter:
     """The same value under another name; its previous value keeps its own."""
     base = None if parameter.previous is None or parameter.base_name == name else parameter.base_name
     return replace(parameter, name=name, base=base)
-
-
-def _grouped(jobs: Sequence[_Job]) -> Iterator[list[_Job]]:
-    """Consecutive small values together, each large one alone."""
-    group: list[_Job] = []
-    nbytes = 0
-    for job in jobs:
-        size = job.extent.spec.nbytes
-        if group and (nbytes + size > _GROUP_BYTES or size > WHOLE_BYTES):
-            yield group
-            group, nbytes = [], 0
-        group.append(job)
-        nbytes += size
-    if group:
-        yield group

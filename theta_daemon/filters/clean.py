@@ -9,7 +9,10 @@ has for it, the one that was made with the same hints. All objects are durable b
 from __future__ import annotations
 
 from theta_daemon.errors import ThetaError
+from theta_daemon.filters.ahead import Ahead, ahead
+from theta_daemon.filters.arriving import ArrivingSpool
 from theta_daemon.filters.build import Build
+from theta_daemon.filters.expecting import Match, expected
 from theta_daemon.filters.known import Known, memo_key
 from theta_daemon.filters.spool import Spool
 from theta_daemon.filters.workspace import Workspace
@@ -37,12 +40,22 @@ def pointer_text(workspace: Workspace, pathname: bytes, spool: Spool, known: Kno
         workspace.machinery.counters.add("cleans.known")
         return text
     workspace.machinery.counters.add("cleans.built")
-    text = Build(workspace, pathname, spool, known).pointer().encode()
+    made = spool.taker if isinstance(spool, ArrivingSpool) else None
+    build = Build(workspace, pathname, spool, known, ahead=made if isinstance(made, Ahead) else None)
+    text = build.pointer().encode()
     if len(text) > MAX_POINTER_BYTES:  # a layout that no pointer can hold: the file is kept whole instead
         text = Build(workspace, pathname, spool, known, format_name="opaque").pointer().encode()
     for key in {digest, memo_key(digest, hints.fingerprint)}:
         workspace.memo.remember(key, text)
     return text
+
+
+def taker(workspace: Workspace, pathname: bytes, beginning: memoryview) -> Match | Ahead | None:
+    """Who takes a large payload while it arrives: what git has already is compared, what is new to it encoded."""
+    expectation = expected(workspace, pathname)
+    if expectation is not None:
+        return Match(workspace.repository.spool_dir, workspace.machinery.pool, expectation)
+    return ahead(workspace, pathname, beginning)
 
 
 def git_reads(pathname: bytes) -> bool:

@@ -32,9 +32,6 @@ R = TypeVar("R")
 
 _log: Final = logging.getLogger(__name__)
 
-WHOLE_BYTES: Final = 8 << 20
-"""Values up to this size are encoded by one task."""
-
 KEPT_BYTES: Final = 64 << 20
 """Up to this size every form of a value is encoded in full to find the smallest; beyond it, of a sample of chunks."""
 

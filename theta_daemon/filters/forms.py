@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from theta_daemon.formats.base import Source
 from theta_daemon.store.base import BytesRecord
 from theta_daemon.tensor import Buffer, TensorSpec, Words
 from theta_daemon.updates.base import ChunkedUpdate, Decoder, Hint, Update, chunked_trailer
@@ -20,6 +21,17 @@ R = TypeVar("R")
 
 ReadWords = Callable[[int, int], Words]
 """Words [start:stop] of the value that is being added."""
+
+
+def words_in(source: Source, spec: TensorSpec, offset: int) -> ReadWords:
+    """How to read the words of a value that begins at byte `offset` of `source`; they are aligned."""
+    dtype = spec.dtype
+
+    def read(start: int, stop: int) -> Words:
+        data = source.read(offset + start * dtype.word_bytes, (stop - start) * dtype.word_bytes)
+        return np.require(np.frombuffer(data, dtype.word_dtype), requirements="A")
+
+    return read
 
 
 class Run(Protocol):

@@ -48,8 +48,7 @@ class Spool(Source):
         """Append. Raises StoreError when the file cannot be written, ValueError after the first read."""
         if self._settled is not None or self._closed:
             raise ValueError("the payload has been read already")
-        self._pending += data
-        self._size += memoryview(data).nbytes
+        self._put(data)
         if len(self._pending) - self._hashed >= _BATCH_BYTES:
             self._flush()
 
@@ -99,9 +98,9 @@ class Spool(Source):
                 self._settled = memoryview(self._pending).toreadonly()
             return self._settled
 
-    def _spills(self) -> bool:
-        """Whether a payload that outgrows the memory goes to a file; a subclass may know that it need not be kept."""
-        return True
+    def _put(self, data: Buffer) -> None:
+        self._pending += data
+        self._size += memoryview(data).nbytes
 
     def _append(self, data: memoryview, seen: int) -> None:
         """`write` for bytes of which the hash has seen the first `seen` (only where it has seen all bytes before them)."""
@@ -118,10 +117,6 @@ class Spool(Source):
             self._hash.update(fresh)
         self._hashed = len(self._pending)
         if self._file is None and self._size <= self._limit:
-            return
-        if self._file is None and not self._spills():
-            self._pending = bytearray()
-            self._hashed = 0
             return
         try:
             if self._file is None:

@@ -37,12 +37,24 @@ class Safetensors(Format):
         if not self.matches(source):
             raise FormatError("no safetensors header")
         length = int.from_bytes(bytes(source.read(0, 8)), "little")
-        header = _parse(bytes(source.read(8, length)))
+        return checked(self._extents(bytes(source.read(8, length))), source.size)
+
+    def expected_layout(self, beginning: Source) -> list[Extent] | None:
+        """The layout of a file of which only the beginning is there, if it will have no gaps and nothing behind."""
+        head = bytes(beginning.read(0, min(9, beginning.size)))
+        length = int.from_bytes(head[:8], "little")
+        if head[8:] != b"{" or length > MAX_HEADER_BYTES or 8 + length > beginning.size:
+            return None
+        extents = self._extents(bytes(beginning.read(8, length)))
+        size = max((extent.end for extent in extents), default=0)
+        extents = checked(extents, size)
+        return extents if sum(extent.spec.nbytes for extent in extents) == size - 8 - length else None
+
+    def _extents(self, text: bytes) -> list[Extent]:
+        header = _parse(text)
         if len(header) > MAX_PARAMETERS + 1:
             raise FormatError("the safetensors header has too many tensors")
-        start = 8 + length
-        extents = [_extent(name, entry, start) for name, entry in header.items() if name != "__metadata__"]
-        return checked(extents, source.size)
+        return [_extent(name, entry, 8 + len(text)) for name, entry in header.items() if name != "__metadata__"]
 
 
 def metadata(source: Source, key: str) -> tuple[str | None, list[str]]:

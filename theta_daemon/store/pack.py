@@ -57,30 +57,13 @@ class PackWriter:
         self._position = HEAD.size
         writer.write(HEAD.pack(MAGIC, VERSION, 0))
 
-    @property
-    def size(self) -> int:
-        """Bytes so far, without the index."""
-        return self._position
-
-    @property
-    def records(self) -> int:
-        """Records so far."""
-        return len(self._ends)
-
-    @property
-    def full(self) -> bool:
-        """Whether the next record should go into another pack."""
-        return self._position >= TARGET_BYTES or len(self._ends) >= MAX_RECORDS
-
-    def add(self, parts: Iterable[Buffer]) -> int:
-        """Append a record made of `parts`; its index."""
-        if len(self._ends) >= MAX_RECORDS:
-            raise ValueError("the pack is full")
+    def add(self, parts: Iterable[Buffer], *, ends: bool = True) -> None:
+        """Append a record made of `parts`, or the beginning of one, if it does not end with them."""
         for part in parts:
             self._writer.write(part)
             self._position += memoryview(part).nbytes
-        self._ends.append(self._position)
-        return len(self._ends) - 1
+        if ends:
+            self._ends.append(self._position)
 
     def finish(self) -> tuple[str, int]:
         """Write the index and commit: the object's id and size. Raises StoreError."""

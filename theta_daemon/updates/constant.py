@@ -18,6 +18,7 @@ from theta_daemon.updates.base import Decoder, Hint, Update
 from theta_daemon.updates.floats import FLOATS, narrow
 
 _HEADER: Final = struct.Struct("<BBBB")
+_FEW: Final = 64
 _BLOCK: Final = 1 << 16
 
 
@@ -39,7 +40,9 @@ class Constant(Update):
             return None
         first = words[:count]
         rows = words.reshape(-1, count)
-        # By blocks, so that the usual value, which is no constant, costs one.
+        # First a few, then by blocks, so that the usual value, which is no constant, costs next to nothing.
+        if np.any(rows[:_FEW] != first):
+            return None
         for start in range(0, len(rows), _BLOCK):
             if np.any(rows[start : start + _BLOCK] != first):
                 return None

@@ -1,0 +1,185 @@
+"""What is encoded while it arrives is what the whole file would have been made into; what was dropped comes back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.filters.sessions import Sessions
+from tests.gitrepo import GitRepo
+from theta_daemon.errors import StoreError
+from theta_daemon.filters import arriving
+from theta_daemon.filters.ahead import Ahead
+from theta_daemon.filters.arriving import ArrivingSpool
+from theta_daemon.filters.clean import clean, taker
+from theta_daemon.store import pack
+
+LIMIT = 1 << 16
+RANDOM = np.random.default_rng(8)
+SMALL = {f"small.{number}": RANDOM.normal(size=1000 + number).astype("<f4") for number in range(300)}
+MANY = SMALL | {
+    "large": RANDOM.normal(size=2_200_000).astype("<f4"),
+    "zeros": np.zeros(5000, "<f4"),
+    "twin": SMALL["small.7"],
+    "odd": RANDOM.integers(0, 255, 77, np.uint8),
+    "words": RANDOM.integers(0, 1 << 16, 4099, np.uint16),
+    "last": RANDOM.normal(size=2000).astype("<f4"),
+    "none": np.zeros(0, "<f4"),
+}
+_NAMES = {"float32": "F32", "uint8": "U8", "uint16": "U16"}
+
+
+def safetensors(arrays: dict[str, np.ndarray], gap: int = 0, metadata: dict[str, str] | None = None) -> bytes:
+    """A file whose values lie in this order, each `gap` bytes after the one before."""
+    header: dict[str, object] = {} if metadata is None else {"__metadata__": metadata}
+    body = bytearray()
+    for name, array in arrays.items():
+        body += b"\1" * gap
+        offsets = [len(body), len(body) + array.nbytes]
+        header[name] = {"dtype": _NAMES[array.dtype.name], "shape": list(array.shape), "data_offsets": offsets}
+        body += array.tobytes()
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + bytes(body)
+
+
+WHOLE = safetensors(MANY)
+SMALLER = safetensors(SMALL)
+
+
+class Arrival(Sessions):
+    """Sessions whose payloads arrive in packets and outgrow the memory soon."""
+
+    step = 65_516
+    took: bool
+
+    def clean(self, path: str, data: bytes) -> bytes:
+        with (
+            self.workspace() as workspace,
+            closing(
+                ArrivingSpool(self.repo.path / ".git", lambda head: taker(workspace, path.encode(), head), LIMIT)
+            ) as spool,
+        ):
+            for start in range(0, len(data), self.step):
+                spool.write(memoryview(data)[start : start + self.step])
+            self.took = isinstance(spool.taker, Ahead)
+            return clean(workspace, path.encode(), spool)
+
+
+@pytest.fixture
+def two(short_dir: Path) -> tuple[Sessions, Arrival]:
+    """The same twice: the whole file at once, and as it arrives."""
+    made = []
+    for name, kind in (("whole", Sessions), ("arriving", Arrival)):
+        (short_dir / name).mkdir()
+        repo = GitRepo(short_dir / name)
+        repo("init", "-q")
+        made.append(kind.new(repo))
+    return made[0], made[1]  # type: ignore[return-value]
+
+
+def same(two: tuple[Sessions, Arrival], path: str, data: bytes) -> bytes:
+    """The pointer that both make, which gives the content back."""
+    texts = {sessions.clean(path, data) for sessions in two}
+    assert len(texts) == 1
+    for sessions in two:
+        sessions.forget()
+        assert sessions.check_out({path: next(iter(texts))}) == {path: data}
+    return next(iter(texts))
+
+
+@pytest.mark.parametrize(("step", "room"), [(65_516, 64 << 20), (4_000_000, 1 << 20), (7_777, 1 << 20)])
+def test_the_pointer_is_that_of_the_whole_file(
+    two: tuple[Sessions, Arrival], monkeypatch: pytest.MonkeyPatch, step: int, room: int
+) -> None:
+    """Small and large values, twins, constants, empty ones; in memory and in files; the very same objects."""
+    monkeypatch.setattr(arriving, "_ROOM_BYTES", room)
+    monkeypatch.setattr(pack, "TARGET_BYTES", 1 << 20)
+    two[1].step = step
+    same(two, "model.safetensors", WHOLE)
+    assert two[1].took
+    assert [path.name for path in two[0].objects] == [path.name for path in two[1].objects]
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        pytest.param(lambda data: data + b"behind", id="trailing bytes"),
+        pytest.param(lambda data: data[:-1], id="cut by a byte"),
+        pytest.param(lambda data: data[: len(data) // 2], id="cut in the middle"),
+        pytest.param(lambda data: data[:300_000], id="cut early"),
+    ],
+)
+def test_another_ending_than_the_beginning_tells(two: tuple[Sessions, Arrival], edit: Callable[[bytes], bytes]) -> None:
+    same(two, "model.safetensors", edit(WHOLE))
+    assert not two[1].took
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(safetensors(MANY, gap=3), id="gaps"),
+        pytest.param(safetensors(SMALL, metadata={"theta.recipe": "{}"}), id="a recipe"),
+        pytest.param(safetensors({}) + bytes(200_000), id="no value"),
+        pytest.param((1 << 40).to_bytes(8, "little") + b"{" + bytes(200_000), id="a header beyond all bounds"),
+        pytest.param((90_000).to_bytes(8, "little") + b"{" * 90_000 + bytes(200_000), id="no header"),
+        pytest.param(np.random.default_rng(3).bytes(300_000), id="no checkpoint"),
+    ],
+)
+def test_what_needs_the_whole_file_waits_for_it(two: tuple[Sessions, Arrival], data: bytes) -> None:
+    same(two, "model.safetensors", data)
+    assert not two[1].took
+
+
+def test_values_that_the_repository_has_are_not_stored_again(two: tuple[Sessions, Arrival]) -> None:
+    """A copy under another name, and a copy with one value changed."""
+    for sessions in two:
+        sessions.commit(**{"one.safetensors": WHOLE})
+    before = two[1].objects
+    assert same(two, "two.safetensors", WHOLE) == two[1].repo.blob("one.safetensors")
+    assert two[1].objects == before
+    same(two, "three.safetensors", safetensors(MANY | {"small.3": SMALL["small.4"] + 1}))
+    assert two[1].took
+    assert sum(path.stat().st_size for path in set(two[1].objects) - set(before)) < 60_000
+    assert [path.name for path in two[0].objects] == [path.name for path in two[1].objects]
+
+
+def test_a_changed_file_is_compared_with_the_index_and_not_encoded_anew(two: tuple[Sessions, Arrival]) -> None:
+    sessions = two[1]
+    sessions.commit(**{"one.safetensors": WHOLE})
+    changed = safetensors(MANY | {"odd": MANY["odd"] ^ 1})
+    text = sessions.clean("one.safetensors", changed)
+    assert not sessions.took
+    assert text.count(b'"previous"') == 1
+    assert sessions.check_out({"one.safetensors": text}) == {"one.safetensors": changed}
+
+
+def test_records_that_vanish_before_they_are_needed_are_an_error(
+    two: tuple[Sessions, Arrival], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody deletes objects while the file arrives, which then turns out to be another one than it seemed."""
+    monkeypatch.setattr(pack, "TARGET_BYTES", 1 << 18)
+    sessions = two[1]
+    with (
+        sessions.workspace() as workspace,
+        closing(
+            ArrivingSpool(sessions.repo.path / ".git", lambda head: taker(workspace, b"model", head), LIMIT)
+        ) as spool,
+    ):
+        spool.write(SMALLER)
+        assert spool.size > 1 << 20
+        assert isinstance(spool.taker, Ahead)
+        spool.taker.packing.finish()
+        assert sessions.objects
+        for path in sessions.objects:
+            path.unlink()
+        with pytest.raises(StoreError, match=r"cannot be rebuilt from the store: .*small") as caught:
+            spool.write(b"behind")
+        assert caught.value.hint
+        with pytest.raises(ValueError, match="closed"):
+            spool.read(0, 1)
