@@ -113,6 +113,24 @@ class PacketReader:
             if length:  # an empty packet is no end of content: git reads on, and so do we
                 return Mark.MORE
 
+    def pieces(self) -> list[memoryview]:
+        """All content that can be told to be such at once, as `content` would give it; never a flush."""
+        found: list[memoryview] = []
+        view, left, at, end = self._view, self._payload, 0, len(self._view)
+        while not self._partial and at < end:
+            if left is None:
+                header = bytes(view[at : at + HEADER_BYTES])
+                if header != _FULL_HEADER:
+                    break
+                at += HEADER_BYTES
+                left = MAX_PAYLOAD
+            if piece := view[at : at + left]:
+                found.append(piece)
+                at += len(piece)
+                left = (left - len(piece)) or None
+        self._view, self._payload = view[at:], left
+        return found
+
     def _open(self) -> int | Mark:
         """Bytes still to come of the current packet; reads the next header between packets."""
         if self._payload is not None:

@@ -34,7 +34,7 @@ class Sink(Protocol):
     """Takes a request's payload. Closed by the session once the answer is sent, or the request has failed."""
 
     def write(self, data: memoryview) -> None:
-        """Consume `data` before returning: the memory is used again."""
+        """Consume `data`, or keep it: it does not change any more."""
         ...
 
     def close(self) -> None: ...

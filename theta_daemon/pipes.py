@@ -14,12 +14,15 @@ from __future__ import annotations
 import fcntl
 import os
 import select
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
+
+import numpy as np
 
 from protocol.pktline import Buffer
 from theta_daemon.lending import PIPE_BYTES, Lender, Loan
@@ -30,6 +33,8 @@ _PAUSE_SECONDS: Final = 1e-4
 SMALL_BYTES: Final = 1 << 16
 """Up to here copying a buffer costs less than the system call of its own."""
 
+_ALONE: Final = 2
+"""References to an object that one attribute holds, while it is asked for them."""
 
 MAX_BUFFERS: Final = 1024
 """Buffers that one writev takes (IOV_MAX on Linux and macOS)."""
@@ -51,21 +56,31 @@ def widen(fd: int) -> None:
 
 
 class PipeReader:
-    """Reads into one buffer, again and again."""
+    """Reads into large buffers, one after the other, or the same one again if nobody looks at it any more."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._buffer = memoryview(bytearray(PIPE_BYTES))
+        self._buffer = np.empty(PIPE_BYTES, np.uint8)
+        self._used = 0
 
     def read(self) -> memoryview:
-        """The bytes that have arrived, at least one; empty at the end. Valid until the next read."""
+        """The bytes that have arrived, at least one; empty at the end. They never change."""
+        if sys.getrefcount(self._buffer) == _ALONE:
+            self._used = 0
+        elif PIPE_BYTES - self._used < SMALL_BYTES:
+            self._buffer = np.empty(PIPE_BYTES, np.uint8)
+            self._used = 0
+        room = self._buffer.data[self._used :]
         while True:
             try:
-                return self._buffer[: os.readv(self._fd, [self._buffer])]
+                count = os.readv(self._fd, [room])
             except BlockingIOError:
                 _wait(self._fd, select.POLLIN)
             except ConnectionResetError:
-                return self._buffer[:0]
+                return room[:0]
+            else:
+                self._used += count
+                return room[:count]
 
 
 class PipeWriter:

@@ -95,6 +95,8 @@ class _Session(Generic[SinkT]):
     def serve(self) -> None:
         """Returns when git closes its end between two requests."""
         while True:
+            for piece in self._connection.contents():
+                self._take(piece)
             event = self._connection.next_event()
             match event:
                 case Data(data):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,6 +96,31 @@ def test_any_cut_gives_the_same_content(payloads: list[bytes], places: list[int]
         buffer[:] = b"\xff" * len(buffer)
     assert joined == b"".join(payloads)
     assert ended == 1
+    assert reader.between_packets
+
+
+@given(
+    st.lists(st.sampled_from([MAX_PAYLOAD, 70_000, 5, 200_000]), min_size=1, max_size=4),
+    st.lists(st.integers(0, 600_000), max_size=5),
+)
+def test_pieces_at_once_are_the_same_content(sizes: list[int], places: list[int]) -> None:
+    """Full packets and others, cut anywhere: what is not plain content is left to the other ways of reading."""
+    payloads = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
+    data = b"".join(bytes(part) for payload in payloads for part in frames(payload)) + FLUSH + line(b"next")
+    reader = PacketReader()
+    joined, ended = b"", False
+    cuts = sorted({0, len(data), *(place for place in places if place < len(data))})
+    for start, stop in itertools.pairwise(cuts):
+        reader.feed(data[start:stop])
+        while not ended:
+            joined += b"".join(reader.pieces())
+            piece = reader.content()
+            ended = piece is Mark.FLUSH
+            if isinstance(piece, Mark):
+                break
+            joined += piece
+    assert joined == b"".join(payloads)
+    assert reader.line() == b"next"
     assert reader.between_packets
 
 

@@ -4,7 +4,7 @@ It is cut where its parameters begin and end. A group of them that is complete g
 it, in order; then its bytes are dropped. Whoever needs the bytes after all has them made again out of what they were
 settled by, which every subclass can (`settled`).
 
-Rules: nothing is dropped before it is settled; at most `_AHEAD_BYTES` and one value wait in memory, a larger value in a file.
+Rules: nothing is dropped before it is settled; at most `ahead_bytes` and one value wait in memory, a larger value in a file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import numpy as np
 from blake3 import blake3
@@ -31,7 +31,6 @@ R = TypeVar("R")
 _ROOM_BYTES: Final = 64 << 20
 """A value of more bytes waits in a file until it is complete."""
 
-_AHEAD_BYTES: Final = 64 << 20
 
 ASK_BYTES: Final = 8 << 20
 """Smaller payloads are kept: there is little to gain."""
@@ -61,28 +60,63 @@ class Room(Source):
             raise ValueError(f"bytes {offset} to {offset + length} are outside of {self._filled}")
         return self._bytes[offset : offset + length].toreadonly()
 
-    def hexdigest(self) -> str:
-        """BLAKE3 of what is here."""
-        return blake3(self.read(0, self._filled)).hexdigest()
+    def digest(self, offset: int, length: int) -> str:
+        """BLAKE3 of a part."""
+        return blake3(self.read(offset, length)).hexdigest()
 
     def close(self) -> None:
         """As a `Spool` is closed; views stay valid."""
 
 
+class Pieces(Room):
+    """The same without the memory: the pieces as they came, which must not change any more."""
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__(0)
+        self._pieces: list[memoryview] = []
+
+    def write(self, data: Buffer) -> None:
+        self._pieces.append(memoryview(data))
+        self._filled += self._pieces[-1].nbytes
+
+    def read(self, offset: int, length: int) -> memoryview:
+        return memoryview(b"".join(self._parts(offset, length)))
+
+    def digest(self, offset: int, length: int) -> str:
+        found = blake3()
+        for part in self._parts(offset, length):
+            found.update(part)
+        return found.hexdigest()
+
+    def close(self) -> None:
+        self._pieces = []
+        self._filled = 0
+
+    def _parts(self, offset: int, length: int) -> Iterator[memoryview]:
+        if offset < 0 or length < 0 or offset + length > self._filled:
+            raise ValueError(f"bytes {offset} to {offset + length} are outside of {self._filled}")
+        for piece in self._pieces:
+            part = piece[offset : offset + length]
+            offset = max(0, offset - piece.nbytes)
+            length -= part.nbytes
+            yield part
+
+
 def digest_in(room: Room | Spool, offset: int, length: int) -> str:
-    """BLAKE3 of a part of what is in `room`, which a `Spool` knows of all of it."""
-    if length == room.size:
-        return room.hexdigest()
-    return blake3(room.read(offset, length)).hexdigest()
+    """BLAKE3 of a part of what is in `room`, which a `Spool` knows of all of it alone."""
+    return room.hexdigest() if isinstance(room, Spool) else room.digest(offset, length)
 
 
 class Arriving(ABC, Generic[R]):
-    """Takes a payload that consists of segments of the given lengths, the first one not empty."""
+    """Takes a payload that consists of segments of the given lengths."""
 
-    def __init__(self, directory: Path, lengths: Sequence[int]) -> None:
-        """`directory` takes the file of a value too large for memory."""
+    ahead_bytes: ClassVar[int] = 64 << 20
+
+    def __init__(self, directory: Path, lengths: Sequence[int], room: type[Room] = Room) -> None:
+        """`directory` takes the file of a value too large for memory, `room` the others."""
         self._directory = directory
         self._lengths = lengths
+        self._new_room = room
         self._groups = grouped(range(len(lengths)), lambda index: lengths[index])
         self._window: deque[tuple[Sequence[int], Room | Spool, Future[R]]] = deque()
         self._waiting = 0
@@ -113,7 +147,7 @@ class Arriving(ABC, Generic[R]):
         return None if length or offset < 0 else b""
 
     def take(self, data: Buffer) -> bool:
-        """Take some more; False when this leads nowhere, and then for good. All of `data` is in `everything` either way."""
+        """Take some more, which must not change afterwards; False when this leads nowhere, and then for good. All of `data` is in `everything` either way."""
         view = memoryview(data)
         while view.nbytes:
             if self._group is None:
@@ -127,7 +161,7 @@ class Arriving(ABC, Generic[R]):
                 self._window.append((self._group, self._room, self.submit(self._group, self._room)))
                 self._waiting += self._room.size
                 self._next_group()
-        return self._drain(_AHEAD_BYTES)
+        return self._drain(self.ahead_bytes)
 
     def complete(self) -> bool:
         """Whether all that was to come has come, and nothing else, and it is settled."""
@@ -152,7 +186,8 @@ class Arriving(ABC, Generic[R]):
     def _next_group(self) -> None:
         self._group = next(self._groups, None)
         self._missing = sum(self._lengths[index] for index in self._group or ())
-        self._room = Room(self._missing) if self._missing <= _ROOM_BYTES else Spool(self._directory)
+        small = self._missing <= _ROOM_BYTES
+        self._room = self._new_room(self._missing) if small else Spool(self._directory)
 
     def _drain(self, limit: int) -> bool:
         """Settle from the front while more than `limit` bytes wait, and whatever is done."""
@@ -231,13 +266,13 @@ class ArrivingSpool(Spool):
     def _hand_over(self) -> bool:
         """Whether somebody takes all of the payload so far, which is in memory."""
         self._asked = True
-        with memoryview(self._pending) as pending:
-            taker = self._begin(pending)
-            if taker is None:
-                return False
-            if not taker.take(pending):
-                taker.close()
-                return False
+        pending = memoryview(bytes(self._pending))
+        taker = self._begin(pending)
+        if taker is None:
+            return False
+        if not taker.take(pending):
+            taker.close()
+            return False
         self._taker = taker
         self._head = bytes(self._pending[:64])
         self._hashed_before = self._hashed

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from theta_daemon.errors import ThetaError
-from theta_daemon.filters.arriving import Arriving, Room, digest_in
+from theta_daemon.filters.arriving import Arriving, Pieces, Room, digest_in
 from theta_daemon.filters.batch import Prepared, Wanted
 from theta_daemon.filters.spool import Spool
 from theta_daemon.filters.workspace import Workspace
@@ -62,8 +63,11 @@ def expected(workspace: Workspace, pathname: bytes) -> Expected | None:
 class Match(Arriving[int]):
     """How far the payload is what was expected."""
 
+    ahead_bytes: ClassVar[int] = 128 << 20
+    """Hashing is faster than git, but a large value is hashed only when all of it is there."""
+
     def __init__(self, directory: Path, pool: ThreadPoolExecutor, expectation: Expected) -> None:
-        super().__init__(directory, [segment.length for segment in expectation.segments])
+        super().__init__(directory, [segment.length for segment in expectation.segments], Pieces)
         self._pool = pool
         self._expected = expectation
         self._proven = 0
