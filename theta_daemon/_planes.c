@@ -1,4 +1,5 @@
-/* Words from byte planes and back, in one pass over memory: what codec.py says in numpy, which needs a pass for each step.
+/* Words from byte planes and back, in one pass over memory, and the parts of a chain, one after the other, while a chunk is in
+   the cache: what codec.py and updates/ say in numpy, which needs a pass for each step.
 
    Optional: where no compiler was at hand when the package was installed, codec.py does without. Both give the same bytes. */
 
@@ -202,127 +203,250 @@ static void merge(uint8_t *const *planes, int width, uint8_t *words, Py_ssize_t 
     }
 }
 
+/* Planes are merged in blocks, so that what is made of them on the way stays in the nearest cache. */
+enum { BLOCK = 1024 };
+
+typedef struct {
+    const Plane *planes;
+    int width, rotate;
+    uint8_t constants[8][BLOCK]; /* a block of each plane that is given by its only value */
+} Merger;
+
+static void begin(Merger *merger, const Plane *planes, int width, int rotate, Py_ssize_t n) {
+    merger->planes = planes;
+    merger->width = width;
+    merger->rotate = rotate;
+    for (int k = 0; k < width; k++)
+        if (!planes[k].step)
+            memset(merger->constants[k], *planes[k].start, (size_t)(n < BLOCK ? n : BLOCK));
+}
+
+/* Words [from:from + n] of what the planes hold; n is at most BLOCK. */
+static void merge_block(Merger *merger, Py_ssize_t from, Py_ssize_t n, uint8_t *words) {
+    uint8_t *starts[8];
+    for (int k = 0; k < merger->width; k++)
+        starts[k] = merger->planes[k].step ? (uint8_t *)merger->planes[k].start + from : merger->constants[k];
+    merge(starts, merger->width, words, n, merger->rotate);
+}
+
+static void put_planes(const Plane *planes, int width, uint8_t *words, Py_ssize_t n, int rotate) {
+    Merger merger;
+    begin(&merger, planes, width, rotate, n);
+    for (Py_ssize_t from = 0; from < n; from += BLOCK)
+        merge_block(&merger, from, n - from < BLOCK ? n - from : BLOCK, words + from * width);
+}
+
+static void let_go(Plane *planes, int count) {
+    for (int k = 0; k < count; k++)
+        Py_CLEAR(planes[k].owner);
+}
+
+static int wrong_words(const Py_buffer *words, int width) {
+    if ((width == 1 || width == 2 || width == 4 || width == 8) && words->len % width == 0 && words->len / width <= UINT32_MAX)
+        return 0;
+    PyErr_SetString(PyExc_ValueError, "words have 1, 2, 4 or 8 bytes, and there is a whole number of them");
+    return 1;
+}
+
 static PyObject *join(PyObject *self, PyObject *arguments) {
     Py_buffer words, body;
     PyObject *inflate, *answer = NULL;
-    int width, rotate, state = 0;
+    int width, rotate;
     Plane planes[8] = {{0}};
-    uint8_t *starts[8], *constants = NULL;
     (void)self;
     if (!PyArg_ParseTuple(arguments, "w*iy*pO", &words, &width, &body, &rotate, &inflate))
         return NULL;
-    if ((width != 1 && width != 2 && width != 4 && width != 8) || words.len % width || words.len / width > UINT32_MAX) {
-        PyErr_SetString(PyExc_ValueError, "words have 1, 2, 4 or 8 bytes, and there is a whole number of them");
-        goto end;
-    }
-    Py_ssize_t n = words.len / width;
-    state = read_planes(planes, width, (uint32_t)n, body.buf, (const uint8_t *)body.buf + body.len, inflate);
-    if (state > 0) {
-        size_t filled = 0;
-        for (int k = 0; k < width; k++)
-            filled += planes[k].step ? 0 : (size_t)n;
-        if (filled && (constants = PyMem_RawMalloc(filled)) == NULL) {
-            PyErr_NoMemory();
-            state = -1;
+    if (!wrong_words(&words, width)) {
+        Py_ssize_t n = words.len / width;
+        int state = read_planes(planes, width, (uint32_t)n, body.buf, (const uint8_t *)body.buf + body.len, inflate);
+        if (state > 0) {
+            Py_BEGIN_ALLOW_THREADS;
+            put_planes(planes, width, words.buf, n, rotate);
+            Py_END_ALLOW_THREADS;
         }
+        if (state >= 0)
+            answer = PyBool_FromLong(state);
+        let_go(planes, 8);
     }
-    if (state > 0) {
-        uint8_t *next = constants;
-        Py_BEGIN_ALLOW_THREADS;
-        for (int k = 0; k < width; k++) {
-            starts[k] = (uint8_t *)planes[k].start;
-            if (!planes[k].step) {
-                memset(next, *planes[k].start, (size_t)n);
-                starts[k] = next;
-                next += n;
-            }
-        }
-        merge(starts, width, words.buf, n, rotate);
-        Py_END_ALLOW_THREADS;
-    }
-    if (state >= 0)
-        answer = PyBool_FromLong(state);
-end:
-    PyMem_RawFree(constants);
-    for (int k = 0; k < 8; k++)
-        Py_XDECREF(planes[k].owner);
     PyBuffer_Release(&words);
     PyBuffer_Release(&body);
     return answer;
 }
 
-/* A list of changes, as sparse.py describes it. */
+/* A list of changes, as sparse.py describes it: gaps in four planes, then the words in theirs. */
 
-static uint64_t word_at(const Plane *planes, int width, int rotate, Py_ssize_t i) {
-    uint64_t word = 0;
-    for (int k = 0; k < width; k++)
-        word |= (uint64_t)planes[k].start[i * planes[k].step] << (8 * k);
-    if (rotate && width > 1) {
-        int top = 8 * width - 16;
-        uint16_t h = (uint16_t)(word >> top);
-        word = (word & (((uint64_t)1 << top) - 1)) | (uint64_t)RIGHT(h) << top;
+/* The place after the last change. Below 2**32 gaps below 2**32 each, and as many changes: below 2**64. */
+static uint64_t list_end(const Plane *gaps, uint32_t count) {
+    uint64_t end = count;
+    for (int k = 0; k < 4; k++) {
+        uint64_t sum = 0;
+        if (gaps[k].step)
+            for (uint32_t i = 0; i < count; i++)
+                sum += gaps[k].start[i];
+        else
+            sum = (uint64_t)count * *gaps[k].start;
+        end += sum << (8 * k);
     }
-    return word;
+    return end;
 }
 
-/* Where the changes go; 0 when one lies outside. */
-static int find_places(const Plane *gaps, uint32_t count, Py_ssize_t n, uint32_t *places) {
-    uint64_t next = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        next += word_at(gaps, 4, 0, i);
-        if (next >= (uint64_t)n)
-            return 0;
-        places[i] = (uint32_t)next++;
+#define PUT(width)                                                      \
+    for (Py_ssize_t i = 0; i < some; i++) {                             \
+        place += gaps[i];                                               \
+        memcpy(words + place++ * (width), changed + i * (width), width); \
     }
-    return 1;
-}
 
-static PyObject *scatter(PyObject *self, PyObject *arguments) {
-    Py_buffer words, body;
-    PyObject *inflate, *answer = NULL;
-    int width, rotate, state = 0;
-    Plane planes[12] = {{0}};
-    uint32_t *places = NULL;
-    (void)self;
-    if (!PyArg_ParseTuple(arguments, "w*iy*pO", &words, &width, &body, &rotate, &inflate))
-        return NULL;
-    if ((width != 1 && width != 2 && width != 4 && width != 8) || words.len % width || words.len / width > UINT32_MAX) {
-        PyErr_SetString(PyExc_ValueError, "words have 1, 2, 4 or 8 bytes, and there is a whole number of them");
-        goto end;
-    }
-    const uint8_t *at = body.buf, *end = at + body.len;
-    Py_ssize_t n = words.len / width;
-    if (body.len >= 8) {
-        uint32_t count = (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
-        uint32_t gap_bytes = (uint32_t)at[4] | (uint32_t)at[5] << 8 | (uint32_t)at[6] << 16 | (uint32_t)at[7] << 24;
-        at += 8;
-        if (count > 0 && (uint64_t)count <= (uint64_t)n && (uint64_t)gap_bytes <= (uint64_t)(end - at)) {
-            state = read_planes(planes, 4, count, at, at + gap_bytes, inflate);
-            if (state > 0)
-                state = read_planes(planes + 4, width, count, at + gap_bytes, end, inflate);
-            if (state > 0 && (places = PyMem_RawMalloc((size_t)count * sizeof *places)) == NULL) {
-                PyErr_NoMemory();
-                state = -1;
-            }
-            if (state > 0) {
-                Py_BEGIN_ALLOW_THREADS;
-                state = find_places(planes, count, n, places);
-                for (uint32_t i = 0; state > 0 && i < count; i++) {
-                    uint64_t word = word_at(planes + 4, width, rotate, i);
-                    memcpy((uint8_t *)words.buf + (Py_ssize_t)places[i] * width, &word, (size_t)width);
-                }
-                Py_END_ALLOW_THREADS;
-            }
+/* All places are known to lie inside `words`. */
+static void put_listed(const Plane *planes, int width, uint32_t count, uint8_t *words, int rotate) {
+    Merger gap_merger, word_merger;
+    uint32_t gaps[BLOCK];
+    uint8_t changed[8 * BLOCK];
+    uint64_t place = 0;
+    begin(&gap_merger, planes, 4, 0, count);
+    begin(&word_merger, planes + 4, width, rotate, count);
+    for (Py_ssize_t from = 0; from < (Py_ssize_t)count; from += BLOCK) {
+        Py_ssize_t some = (Py_ssize_t)count - from < BLOCK ? (Py_ssize_t)count - from : BLOCK;
+        merge_block(&gap_merger, from, some, (uint8_t *)gaps);
+        merge_block(&word_merger, from, some, changed);
+        switch (width) {
+        case 1: PUT(1) break;
+        case 2: PUT(2) break;
+        case 4: PUT(4) break;
+        case 8: PUT(8) break;
         }
     }
-    if (state >= 0)
-        answer = PyBool_FromLong(state);
+}
+
+/* Folded differences, as delta.py describes them: unfolded and added, in the order of the numbers if those are floats. */
+
+#define ADD(bits)                                                                                   \
+    static void add##bits(uint8_t *words, const uint8_t *folded, Py_ssize_t n, int floats) {         \
+        const uint##bits##_t sign = (uint##bits##_t)((uint##bits##_t)1 << (bits - 1));               \
+        for (Py_ssize_t i = 0; i < n; i++) {                                                        \
+            uint##bits##_t word, by;                                                                \
+            memcpy(&word, words + i * (bits / 8), bits / 8);                                        \
+            memcpy(&by, folded + i * (bits / 8), bits / 8);                                         \
+            by = (uint##bits##_t)((by >> 1) ^ (uint##bits##_t)(0 - (by & 1)));                      \
+            if (floats)                                                                             \
+                word ^= (uint##bits##_t)((uint##bits##_t)(0 - (word >> (bits - 1))) | sign);        \
+            word = (uint##bits##_t)(word + by);                                                     \
+            if (floats)                                                                             \
+                word ^= (uint##bits##_t)((uint##bits##_t)((word >> (bits - 1)) - 1) | sign);        \
+            memcpy(words + i * (bits / 8), &word, bits / 8);                                        \
+        }                                                                                           \
+    }
+ADD(8)
+ADD(16)
+ADD(32)
+ADD(64)
+
+static void add_planes(const Plane *planes, int width, uint8_t *words, Py_ssize_t n, int floats) {
+    Merger merger;
+    uint8_t folded[8 * BLOCK];
+    int unchanged = 1;
+    for (int k = 0; k < width; k++)
+        unchanged = unchanged && !planes[k].step && !*planes[k].start;
+    if (unchanged)
+        return;
+    begin(&merger, planes, width, 0, n);
+    for (Py_ssize_t from = 0; from < n; from += BLOCK) {
+        Py_ssize_t some = n - from < BLOCK ? n - from : BLOCK;
+        uint8_t *at = words + from * width;
+        merge_block(&merger, from, some, folded);
+        switch (width * 2 + !!floats) { /* as above */
+        case 2: add8(at, folded, some, 0); break;
+        case 3: add8(at, folded, some, 1); break;
+        case 4: add16(at, folded, some, 0); break;
+        case 5: add16(at, folded, some, 1); break;
+        case 8: add32(at, folded, some, 0); break;
+        case 9: add32(at, folded, some, 1); break;
+        case 16: add64(at, folded, some, 0); break;
+        case 17: add64(at, folded, some, 1); break;
+        }
+    }
+}
+
+/* One chunk's part of a record: what dense.py, sparse.py and delta.py say of it. The letters are `codec`'s. */
+enum { LISTED = 1, REPLACED = 2, DELTA = 3 };
+
+/* From so many words on others may use the interpreter meanwhile; for fewer, handing it over takes longer than they do. */
+enum { MANY = 1 << 14 };
+
+/* Applies one part. 1; 0, and nothing is written, when it is malformed; -1 with an error. */
+static int apply(const Py_buffer *part, char script, uint8_t *words, int width, uint32_t n, int floats, PyObject *inflate) {
+    const uint8_t *at = part->buf, *end = at + part->len;
+    Plane planes[12] = {{0}};
+    uint32_t count = n;
+    int how = REPLACED, state = 1;
+    if (script != 'p') { /* else planes, with no byte that says so */
+        if (at == end)
+            return 1;
+        how = *at++;
+        if (how < LISTED || how > (script == 'd' ? DELTA : REPLACED))
+            return 0;
+    }
+    if (how == LISTED) {
+        if (end - at < 8)
+            return 0;
+        count = (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+        uint32_t gap_bytes = (uint32_t)at[4] | (uint32_t)at[5] << 8 | (uint32_t)at[6] << 16 | (uint32_t)at[7] << 24;
+        at += 8;
+        if (count == 0 || count > n || (uint64_t)gap_bytes > (uint64_t)(end - at))
+            return 0;
+        state = read_planes(planes, 4, count, at, at + gap_bytes, inflate);
+        at += gap_bytes;
+    }
+    if (state > 0)
+        state = read_planes(planes + 4, width, count, at, end, inflate);
+    if (state > 0 && how == LISTED)
+        state = list_end(planes, count) <= n;
+    if (state > 0) {
+        PyThreadState *saved = count >= MANY ? PyEval_SaveThread() : NULL;
+        if (how == LISTED)
+            put_listed(planes, width, count, words, floats);
+        else if (how == REPLACED)
+            put_planes(planes + 4, width, words, n, floats);
+        else
+            add_planes(planes + 4, width, words, n, floats);
+        if (saved != NULL)
+            PyEval_RestoreThread(saved);
+    }
+    let_go(planes, 12);
+    return state;
+}
+
+static PyObject *replay(PyObject *self, PyObject *arguments) {
+    Py_buffer words, part;
+    PyObject *parts, *inflate, *answer = NULL;
+    const char *scripts;
+    Py_ssize_t count, done = 0;
+    int width, floats, state = 1;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "w*iy#OpO", &words, &width, &scripts, &count, &parts, &floats, &inflate))
+        return NULL;
+    parts = PySequence_Tuple(parts);
+    if (parts == NULL || wrong_words(&words, width))
+        goto end;
+    if (PyTuple_GET_SIZE(parts) != count) {
+        PyErr_SetString(PyExc_ValueError, "each part has one script");
+        goto end;
+    }
+    while (state > 0 && done < count) {
+        if (PyObject_GetBuffer(PyTuple_GET_ITEM(parts, done), &part, PyBUF_SIMPLE) < 0)
+            goto end;
+        state = apply(&part, scripts[done], words.buf, width, (uint32_t)(words.len / width), floats, inflate);
+        PyBuffer_Release(&part);
+        done += state > 0;
+    }
+    if (state < 0) { /* it will be met again, by who can say where */
+        if (!PyErr_ExceptionMatches(PyExc_Exception))
+            goto end;
+        PyErr_Clear();
+    }
+    answer = PyLong_FromSsize_t(done);
 end:
-    PyMem_RawFree(places);
-    for (int i = 0; i < 12; i++)
-        Py_XDECREF(planes[i].owner);
+    Py_XDECREF(parts);
     PyBuffer_Release(&words);
-    PyBuffer_Release(&body);
     return answer;
 }
 
@@ -330,8 +454,8 @@ static PyMethodDef methods[] = {
     {"join", join, METH_VARARGS,
      "join(words, width, sections, rotate, inflate): fill `words` from its encoded planes; False if they are malformed."},
     {"split", split, METH_VARARGS, "split(words, planes, rotate): fill the byte planes of `words`, the lowest first."},
-    {"scatter", scatter, METH_VARARGS,
-     "scatter(words, width, body, rotate, inflate): apply a list of changes; False, and nothing written, if it is malformed."},
+    {"replay", replay, METH_VARARGS,
+     "replay(words, width, scripts, parts, floats, inflate): apply chunks' parts in order, up to the first malformed one; how many."},
     {NULL, NULL, 0, NULL},
 };
 

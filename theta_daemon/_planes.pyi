@@ -14,11 +14,12 @@ def join(
     /,
 ) -> bool: ...
 def split(words: npt.NDArray[np.unsignedinteger], planes: Sequence[npt.NDArray[np.uint8]], rotate: bool, /) -> None: ...
-def scatter(
+def replay(
     words: npt.NDArray[np.unsignedinteger],
     width: int,
-    body: Buffer,
-    rotate: bool,
+    scripts: bytes,
+    parts: Sequence[Buffer],
+    floats: bool,
     inflate: Callable[[memoryview, int], bytes],
     /,
-) -> bool: ...
+) -> int: ...

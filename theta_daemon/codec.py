@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -33,6 +33,13 @@ from theta_daemon.tensor import CHUNK_WORDS, Buffer, Words
 RAW: Final = 0
 CONSTANT: Final = 1
 ZSTD: Final = 2
+
+PLANES: Final = b"p"
+"""A chunk's part that is the chunk, as `encode_planes` gave it."""
+CHANGES: Final = b"c"
+"""A chunk's part as `updates.sparse` describes it."""
+DIFFERENCES: Final = b"d"
+"""A chunk's part as `updates.delta` describes it."""
 
 _LENGTH: Final = struct.Struct("<I")
 _SAMPLE_PIECES: Final = 4
@@ -127,12 +134,15 @@ def decode_planes(data: Buffer, words: Words, *, rotate: bool) -> None:
             _merge(planes, words, rotate=rotate)
 
 
-def scatter(data: Buffer, words: Words, *, rotate: bool) -> bool:
-    """Apply `data`, a list of changes (see `updates.sparse`), to `words` by the compiled way.
+def replay(words: Words, scripts: bytes, parts: Sequence[Buffer], *, floats: bool) -> int:
+    """Apply chunks' parts of records to `words`, in order, by the compiled way; how many were.
 
-    False, and `words` is untouched, where there is none or `data` is malformed. Raises RecordError for a damaged plane.
+    The letter at the same place in `scripts` (`PLANES`, …) says what may stand in a part. Fewer than all where there is no
+    compiled way, or where the next part is malformed or damaged: that one has written nothing, and numpy's way says why.
     """
-    return _planes is not None and _planes.scatter(words, words.itemsize, data, rotate, decompress)
+    if _planes is None or not words.size:
+        return 0
+    return _planes.replay(words, words.itemsize, scripts, parts, floats, decompress)
 
 
 def compress(data: Buffer) -> bytes:

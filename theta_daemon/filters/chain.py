@@ -8,17 +8,21 @@ from typing import Protocol
 
 import numpy as np
 
+from theta_daemon.codec import replay
 from theta_daemon.counters import Counters
 from theta_daemon.errors import RecordError, ThetaError
 from theta_daemon.filters.plan import Node
 from theta_daemon.pointer import RecordRef
 from theta_daemon.store.base import BytesRecord, Record
 from theta_daemon.store.cached_value import CachedValue
-from theta_daemon.tensor import Buffer, TensorSpec, Words, as_words
-from theta_daemon.updates.base import Decoder, Update
+from theta_daemon.tensor import CHUNK_WORDS, Buffer, Kind, TensorSpec, Words, as_words
+from theta_daemon.updates.base import ChunkedDecoder, Decoder, Update
 
 _WHOLE_RECORD_BYTES = 256 << 10
 """Records up to this size are read at once instead of piece by piece."""
+
+_REPLAYED_BYTES = 4 << 20
+"""Parts of records that are gathered for one call, about."""
 
 
 class Records(Protocol):
@@ -50,34 +54,44 @@ class Chain:
         self._updates = updates
         self._counters = counters
         self._lock = threading.Lock()
-        self._opened: list[tuple[Node, Decoder]] | None = None
+        self._opened: list[_Run] | None = None
 
     @property
     def chunked(self) -> bool:
         """Whether `fill` works for any run of chunks; else only for the whole value."""
-        return all(decoder.chunked for _, decoder in self._decoders())
+        return all(run.chunked for run in self._runs())
 
     def fill(self, spec: TensorSpec, start: int, stop: int, words: Words) -> None:
         """Write words [start:stop] of the value, which has `spec`, to `words`.
 
         Raises RecordError, MissingObjectError or PointerError, naming parameter and object.
         """
-        decoders = self._decoders()
+        step = CHUNK_WORDS if self.chunked else max(spec.words, 1)
+        for first in range(start, stop, step):
+            last = min(first + step, stop)
+            self._fill(spec, first, last, words[first - start : last - start])
+
+    def _fill(self, spec: TensorSpec, start: int, stop: int, words: Words) -> None:
+        """One chunk, all updates while it is in the processor's cache."""
         if isinstance(self._start, CachedValue):
             self._start.read_into(start * spec.dtype.word_bytes, words.view(np.uint8).data)
         elif self._start is not None:
             np.copyto(words, as_words(self._start, spec.dtype)[start:stop])
-        for node, decoder in decoders:
-            try:
-                decoder.apply(start, stop, words)
-            except Exception as error:
-                raise _named(error, node) from error
+        for run in self._runs():
+            run.apply(start, stop, words, floats=spec.dtype.kind is Kind.FLOAT)
 
-    def _decoders(self) -> list[tuple[Node, Decoder]]:
+    def _runs(self) -> list[_Run]:
         with self._lock:
             if self._opened is None:
-                self._opened = [(node, self._open(node)) for node in self._nodes]
-                self._counters.add("updates_decoded", len(self._opened))
+                runs: list[_Run] = []
+                for node in self._nodes:
+                    decoder = self._open(node)
+                    replayed = isinstance(decoder, ChunkedDecoder) and decoder.script is not None
+                    if not (replayed and runs and runs[-1].scripts):
+                        runs.append(_Run())
+                    runs[-1].add(node, decoder)
+                self._opened = runs
+                self._counters.add("updates_decoded", len(self._nodes))
             return self._opened
 
     def _open(self, node: Node) -> Decoder:
@@ -94,6 +108,58 @@ class Chain:
         return update.open(
             node.spec, BytesRecord(record.read(0, record.length)) if record.length <= _WHOLE_RECORD_BYTES else record
         )
+
+
+class _Run:
+    """Neighbouring updates that are replayed in one call; or a single one that cannot be, and has no script."""
+
+    def __init__(self) -> None:
+        self.scripts = b""
+        self._nodes: list[Node] = []
+        self._decoders: list[Decoder] = []
+        self._replayed: list[ChunkedDecoder] = []
+
+    def add(self, node: Node, decoder: Decoder) -> None:
+        """One more update on top; only those with a script share a run."""
+        self._nodes.append(node)
+        self._decoders.append(decoder)
+        if isinstance(decoder, ChunkedDecoder) and decoder.script is not None:
+            self._replayed.append(decoder)
+            self.scripts += decoder.script
+
+    @property
+    def chunked(self) -> bool:
+        return all(decoder.chunked for decoder in self._decoders)
+
+    def apply(self, start: int, stop: int, words: Words, *, floats: bool) -> None:
+        """See `Decoder.apply`. Raises ThetaError."""
+        done = 0
+        while done < len(self._nodes):
+            if self.scripts:
+                parts = self._parts(done, start // CHUNK_WORDS)
+                done += (replayed := replay(words, self.scripts[done : done + len(parts)], parts, floats=floats))
+                if replayed == len(parts) > 0:
+                    continue
+            try:
+                self._decoders[done].apply(start, stop, words)
+            except Exception as error:
+                raise _named(error, self._nodes[done]) from error
+            done += 1
+
+    def _parts(self, first: int, chunk: int) -> list[Buffer]:
+        """The parts of a chunk from update `first` on, until there is enough for one call, or one cannot be read."""
+        parts: list[Buffer] = []
+        nbytes = 0
+        for decoder in self._replayed[first:]:
+            try:
+                part = decoder.part(chunk)
+            except ThetaError:
+                break
+            parts.append(part)
+            nbytes += len(part)
+            if nbytes > _REPLAYED_BYTES:
+                break
+        return parts
 
 
 def _named(error: Exception, node: Node) -> ThetaError:

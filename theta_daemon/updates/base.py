@@ -89,6 +89,9 @@ _MAX_EXPANSION: Final = 8
 class ChunkedUpdate(Update):
     """An update type whose chunks are independent of each other."""
 
+    script: ClassVar[bytes | None] = None
+    """How `codec.replay` is told what stands in a chunk's part; None where it cannot read them."""
+
     @abstractmethod
     def encode_chunk(self, spec: TensorSpec, value: Words, previous: Words | None) -> bytes | None:
         """The record part of one chunk, or None when this type cannot or should not hold it (so the whole value)."""
@@ -107,7 +110,7 @@ class ChunkedUpdate(Update):
         return b"".join([*parts, chunked_trailer(spec, [len(part) for part in parts])])
 
     def open(self, spec: TensorSpec, record: Record) -> Decoder:
-        return _ChunkedDecoder(self, spec, record)
+        return ChunkedDecoder(self, spec, record)
 
 
 def chunked_trailer(spec: TensorSpec, lengths: Sequence[int]) -> bytes:
@@ -120,8 +123,11 @@ def _table(chunks: int) -> struct.Struct:
     return struct.Struct(f"<{chunks}I{CHUNK_TRAILER.format[1:]}")
 
 
-class _ChunkedDecoder(Decoder):
+class ChunkedDecoder(Decoder):
+    """A chunked record, opened: its chunks' parts."""
+
     def __init__(self, update: ChunkedUpdate, spec: TensorSpec, record: Record) -> None:
+        self.script = update.script
         self._update = update
         self._spec = spec
         self._record = record
@@ -144,10 +150,14 @@ class _ChunkedDecoder(Decoder):
             f"{self._update.name} record does not fit dtype {spec.dtype.name} and shape {list(spec.shape)}"
         )
 
+    def part(self, index: int) -> Buffer:
+        """The part of chunk `index`. Raises RecordError where the bytes are not there."""
+        begin, end = self._offsets[index], self._offsets[index + 1]
+        return self._record.read(begin, end - begin)
+
     def apply(self, start: int, stop: int, words: Words) -> None:
         first = start // CHUNK_WORDS
         for index in range(first, -(-stop // CHUNK_WORDS)):
-            begin, end = self._offsets[index], self._offsets[index + 1]
             lower = (index - first) * CHUNK_WORDS
             chunk = words if stop - start <= CHUNK_WORDS else words[lower : lower + CHUNK_WORDS]
-            self._update.decode_chunk(self._spec, self._record.read(begin, end - begin), chunk)
+            self._update.decode_chunk(self._spec, self.part(index), chunk)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from theta_daemon.codec import THREAD, decode_planes, encode_planes
+from theta_daemon.codec import DIFFERENCES, THREAD, decode_planes, encode_planes, replay
 from theta_daemon.tensor import Buffer, Kind, TensorSpec, Words
 from theta_daemon.updates.base import ChunkedUpdate, Hint
 from theta_daemon.updates.sparse import Sparse, encode_listed, encode_replaced
@@ -41,6 +41,7 @@ class Delta(ChunkedUpdate):
     name: ClassVar[str] = "delta"
     incremental: ClassVar[bool] = True
     automatic: ClassVar[bool] = True
+    script: ClassVar[bytes | None] = DIFFERENCES
 
     def __init__(self) -> None:
         self._sparse = Sparse()
@@ -55,7 +56,9 @@ class Delta(ChunkedUpdate):
 
     def decode_chunk(self, spec: TensorSpec, data: Buffer, words: Words) -> None:
         view = memoryview(data)
-        if not view or view[0] != DELTA:
+        if not view or replay(words, DIFFERENCES, [view], floats=spec.dtype.kind is Kind.FLOAT):
+            return
+        if view[0] != DELTA:
             self._sparse.decode_chunk(spec, data, words)
             return
         with THREAD.temporaries():

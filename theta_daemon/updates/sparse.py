@@ -16,7 +16,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from theta_daemon.codec import THREAD, decode_planes, encode_planes, scatter
+from theta_daemon.codec import CHANGES, THREAD, decode_planes, encode_planes, replay
 from theta_daemon.errors import RecordError
 from theta_daemon.tensor import Buffer, Kind, TensorSpec, Words
 from theta_daemon.updates.additive import add_sparse
@@ -37,6 +37,7 @@ class Sparse(ChunkedUpdate):
     name: ClassVar[str] = "sparse"
     incremental: ClassVar[bool] = True
     automatic: ClassVar[bool] = True
+    script: ClassVar[bytes | None] = CHANGES
 
     def encode(self, spec: TensorSpec, value: Words, previous: Words | None, hint: Hint | None) -> bytes | None:
         if previous is None:
@@ -55,12 +56,11 @@ class Sparse(ChunkedUpdate):
 
     def decode_chunk(self, spec: TensorSpec, data: Buffer, words: Words) -> None:
         view = memoryview(data)
-        if not view:
+        if not view or replay(words, CHANGES, [view], floats=spec.dtype.kind is Kind.FLOAT):
             return
         how, body = view[0], view[1:]
         if how == LISTED:
-            if not scatter(body, words, rotate=spec.dtype.kind is Kind.FLOAT):
-                _apply_listed(spec, body, words)
+            _apply_listed(spec, body, words)
         elif how == REPLACED:
             decode_planes(body, words, rotate=spec.dtype.kind is Kind.FLOAT)
         else:
