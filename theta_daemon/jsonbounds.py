@@ -23,8 +23,10 @@ _FEW_ERRORS: Final = 64
 
 def too_much(text: bytes, *, brackets: int = MAX_BRACKETS, commas: int = MAX_COMMAS) -> bool:
     """Whether `text` holds more than any that is meant well."""
-    counts = text.count(b"[") + text.count(b"{"), text.count(b","), text.count(b":")
-    return any(count > limit for count, limit in zip(counts, (brackets, commas, MAX_FIELDS), strict=True))
+    return any(
+        len(text) > limit and sum(map(text.count, marks)) > limit  # what is shorter needs no count
+        for marks, limit in (((b"[", b"{"), brackets), ((b",",), commas), ((b":",), MAX_FIELDS))
+    )
 
 
 def first_error(error: ValidationError) -> tuple[str, str, str]:
