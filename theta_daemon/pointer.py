@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass as unchecked
 from dataclasses import field
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, Protocol
 
 from blake3 import blake3
 from pydantic import ConfigDict, FailFast, Field, StringConstraints, TypeAdapter, ValidationError
@@ -52,6 +52,16 @@ _GitId = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})
 _Count = Annotated[int, Field(ge=0, lt=MAX_BYTES)]
 _Index = Annotated[int, Field(ge=0, lt=1 << 32)]
 _Word = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
+
+
+class Located(Protocol):
+    """What says where a record is: a RecordRef, or the parameter itself."""
+
+    @property
+    def object(self) -> str: ...
+
+    @property
+    def record(self) -> int: ...
 
 
 @unchecked(frozen=True, slots=True)
@@ -295,19 +305,21 @@ def _check(pointer: Pointer) -> None:
 
 def _wrong(parameter: Parameter, pointer: Pointer) -> str | None:
     """What is wrong with one parameter, its size aside."""
-    where = f"of parameter {parameter.name!r}"
     if parameter.dtype not in DTYPES:
-        return f"field dtype {where}: {parameter.dtype!r} is not known"
-    if parameter.previous is None:
-        if parameter.depth or parameter.chain is not None or parameter.base is not None:
-            return f"field previous {where}: is missing, but depth, chain or base is there"
+        which, why = "dtype", f"{parameter.dtype!r} is not known"
+    elif parameter.previous is None:
+        if not parameter.depth and parameter.chain is None and parameter.base is None:
+            return None
+        which, why = "previous", "is missing, but depth, chain or base is there"
     elif parameter.depth < 1:
-        return f"field depth {where}: 0, but the parameter has a previous value"
+        which, why = "depth", "0, but the parameter has a previous value"
     elif parameter.chain is None or parameter.chain < parameter.stored:
-        return f"field chain {where}: less than stored, or missing"
+        which, why = "chain", "less than stored, or missing"
     elif parameter.previous not in pointer.history:
-        return f"field previous {where}: {parameter.previous} is not in history"
-    return None
+        which, why = "previous", f"{parameter.previous} is not in history"
+    else:
+        return None
+    return f"field {which} of parameter {parameter.name!r}: {why}"
 
 
 def _json(value: Any) -> str:

@@ -104,7 +104,7 @@ def evaluate(chain: Sequence[Node], past_records: Mapping[RecordRef, tuple[str |
     """The digest that the chain leads to. Raises ThetaError where a record does not fit what is below it."""
     current = start
     for node in chain:
-        base, result = past_records[node.ref]
+        base, result = past_records[RecordRef(node.ref.object, node.ref.record)]
         if base != current and base is not None:
             raise ThetaError(f"{node} applied to {current}")
         current = result

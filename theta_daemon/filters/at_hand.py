@@ -28,6 +28,7 @@ class AtHand:
     def __init__(self, tensors: TensorCache | None, disk: DiskCache | None) -> None:
         self.values: dict[str, memoryview] = {}
         self._tensors = tensors
+        self._in_memory = frozenset() if tensors is None else tensors.digests()
         self._disk = disk
         self._stored: dict[str, str] = {}
 
@@ -42,10 +43,11 @@ class AtHand:
         """Whether the value need not be rebuilt."""
         if key in self.values or key in self._stored:
             return True
-        value = None if self._tensors is None else self._tensors.get(digest)
-        if value is not None:
-            self.values[key] = value
-            return True
+        if digest in self._in_memory and self._tensors is not None:
+            value = self._tensors.get(digest)
+            if value is not None:
+                self.values[key] = value
+                return True
         if self._disk is None or not self._disk.has(digest):
             return False
         self._stored[key] = digest

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from theta_daemon.errors import MissingHistoryError, ThetaError
 from theta_daemon.history.lineage import Lineage
-from theta_daemon.pointer import MAX_DEPTH, Parameter, Pointer, RecordRef
+from theta_daemon.pointer import MAX_DEPTH, Located, Parameter, Pointer, RecordRef
 from theta_daemon.tensor import TensorSpec
 
 
@@ -27,14 +28,16 @@ def value_key(digest: str, spec: TensorSpec) -> str:
     return f"{digest} {spec.label}"
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One value. `base` is the key of the previous value, None if self-contained; `digest` None for lineage's steps."""
+class Node(NamedTuple):
+    """One value. `base` is the key of the previous value, None if self-contained; `digest` None for lineage's steps.
+
+    A tuple, since a deep chain's plan has tens of thousands of them.
+    """
 
     key: str
     spec: TensorSpec
     update: str
-    ref: RecordRef
+    ref: Located
     base: str | None
     digest: str | None
     name: str
@@ -71,9 +74,16 @@ class Plan:
         nodes.reverse()
         return nodes
 
+    def below(self, key: str) -> Iterator[str]:
+        """The keys of the values that `key` is made from, at hand or not."""
+        node = self.nodes.get(key)
+        while node is not None and node.base is not None:
+            yield node.base
+            node = self.nodes.get(node.base)
+
     def objects(self, pathname: bytes) -> set[str]:
         """Ids of all objects that rebuilding this file reads."""
-        return self._needed(pathname)[0]
+        return self._needs[pathname][0]
 
     def reader_of(self, pathname: bytes, oid: str) -> str:
         """Which part of the file needs the object, in words."""
@@ -88,31 +98,35 @@ class Plan:
 
     def updates(self, pathname: bytes) -> dict[str, str]:
         """The update types that rebuilding this file needs, each with the name of a parameter that needs it."""
-        return self._needed(pathname)[1]
+        return self._needs[pathname][1]
 
-    def _needed(self, pathname: bytes) -> tuple[set[str], dict[str, str]]:
-        """Objects and update types, from one walk over the whole plan's nodes that the file reaches."""
-        needs = self._needs.get(pathname)
-        if needs is not None:
-            return needs
-        plan, nodes = self.files[pathname], self.nodes
-        skeleton = plan.pointer.skeleton
-        objects = set() if skeleton is None or plan.skeleton is not None else {skeleton.object}
-        updates: dict[str, str] = {}
-        seen: set[str] = set()
-        for parameter, key in zip(plan.pointer.parameters, plan.keys, strict=True):
-            current: str | None = key
-            while current is not None and current not in seen:
-                node = nodes.get(current)
-                if node is None:
-                    break
-                seen.add(current)
-                objects.add(node.ref.object)
-                if node.update not in updates:
-                    updates[node.update] = parameter.name
-                current = node.base
-        self._needs[pathname] = objects, updates
-        return objects, updates
+    def survey(self) -> None:
+        """Find what the files need and count readers, once the nodes are complete: one walk for each file."""
+        nodes = self.nodes
+        counted: set[str] = set()
+        readers: list[str] = []
+        for pathname, plan in self.files.items():
+            skeleton = plan.pointer.skeleton
+            objects = set() if skeleton is None or plan.skeleton is not None else {skeleton.object}
+            updates: dict[str, str] = {}
+            seen: set[str] = set()
+            for parameter, key in zip(plan.pointer.parameters, plan.keys, strict=True):
+                readers.append(key)
+                current: str | None = key
+                while current is not None and current not in seen:
+                    node = nodes.get(current)
+                    if node is None:
+                        break
+                    seen.add(current)
+                    objects.add(node.ref.object)
+                    if node.update not in updates:
+                        updates[node.update] = parameter.name
+                    if node.base is not None and current not in counted:
+                        readers.append(node.base)
+                    current = node.base
+            counted |= seen
+            self._needs[pathname] = objects, updates
+        self.uses.update(readers)
 
 
 class Planner:
@@ -169,15 +183,17 @@ class Planner:
             draft = drafts[key]
             if draft.previous != blob:
                 continue  # a shorter chain to the same value was found since
-            found = by_name.get(draft.base_name)
+            found = by_name.get(draft.name if draft.base is None else draft.base)
             if found is None or found.depth != draft.depth - 1:
                 continue
             if found.dtype == draft.dtype and found.shape == draft.shape:
-                links[key] = below = value_key(found.digest, found.spec)
+                links[key] = below = found.digest + key[len(draft.digest) :]  # dtype and shape are the same
                 self._add(below, found)
 
     def broken(self, pathname: bytes) -> list[Parameter]:
         """The file's parameters whose chain does not reach a self-contained value, once nothing is wanted."""
+        if all(key in self._links for key, draft in self._drafts.items() if draft.depth):
+            return []
         return [
             parameter
             for parameter in self._files[pathname].parameters
@@ -218,8 +234,9 @@ class Planner:
                 key = "lineage:" + hashlib.sha256(address.encode()).hexdigest()
                 self._nodes[key] = Node(key, parameter.spec, step.update, ref, base, None, parameter.name)
                 base = key
-            self._drafts[value_key(parameter.digest, parameter.spec)] = parameter
-            self._links[value_key(parameter.digest, parameter.spec)] = base
+            key = value_key(parameter.digest, parameter.spec)
+            self._drafts[key] = parameter
+            self._links[key] = base
 
     def fail(self, pathname: bytes, error: ThetaError) -> None:
         """This file cannot be rebuilt; the others can."""
@@ -231,12 +248,12 @@ class Planner:
         for key, draft in self._drafts.items():
             base = self._links.get(key)
             if draft.depth == 0 or base is not None:
-                plan.nodes[key] = Node(key, draft.spec, draft.update, draft.ref, base, draft.digest, draft.name)
+                plan.nodes[key] = Node(key, draft.spec, draft.update, draft, base, draft.digest, draft.name)
         for pathname, pointer in self._files.items():
             if pathname not in plan.failed:
                 keys = tuple(value_key(parameter.digest, parameter.spec) for parameter in pointer.parameters)
                 plan.files[pathname] = FilePlan(pathname, pointer, keys, self._skeletons.get(pathname))
-        self._count_uses(plan)
+        plan.survey()
         return plan
 
     def _no_history(self, parameter: Parameter) -> MissingHistoryError:
@@ -246,19 +263,3 @@ class Planner:
             "have, and the lineage object does not help",
             "run `git fetch --unshallow`, or fetch the objects from a remote that has them with `git theta fetch`",
         )
-
-    def _count_uses(self, plan: Plan) -> None:
-        keys = [key for file in plan.files.values() for key in file.keys]
-        plan.uses.update(keys)
-        nodes, uses = plan.nodes, plan.uses
-        seen: set[str] = set()
-        for key in keys:
-            current: str | None = key
-            while current is not None and current not in seen:
-                node = nodes.get(current)
-                if node is None:
-                    break
-                seen.add(current)
-                current = node.base
-                if current is not None:
-                    uses[current] += 1

@@ -43,7 +43,7 @@ class Values:
         self._values = at_hand.values
         self._kept = {key for file in plan.files.values() for key in file.keys}
         self._left = Counter(plan.uses)
-        self._any_shared = any(uses > 1 for uses in plan.uses.values())
+        self._shared = {key for key, uses in plan.uses.items() if uses > 1}
         self._held: set[str] = set()
         self._held_bytes = 0
         self._lock = threading.Lock()
@@ -57,8 +57,10 @@ class Values:
 
     def hold_shared(self, key: str, *, parallel: bool) -> None:
         """Compute the values below `key` that others need as well, from the lowest up."""
-        for node in self._plan.chain(key, self.is_at_hand) if self._any_shared else ():
-            if node.key != key and self.shared(node.key) and self.may_hold(node):
+        if self._shared.isdisjoint(self._plan.below(key)):
+            return
+        for node in self._plan.chain(key, self.is_at_hand):
+            if node.key != key and node.key in self._shared and self.may_hold(node):
                 self.single(node.key, node.spec, parallel=parallel)
 
     def single(self, key: str, spec: TensorSpec, *, parallel: bool) -> memoryview:
@@ -153,7 +155,7 @@ class Values:
 
     def shared(self, key: str) -> bool:
         """Whether it has more readers than one."""
-        return self._plan.uses[key] > 1
+        return key in self._shared
 
     def is_at_hand(self, key: str) -> bool:
         """Whether it need not be rebuilt."""

@@ -26,7 +26,7 @@ import numpy as np
 from cachetools import LRUCache
 
 from theta_daemon.errors import RecordError
-from theta_daemon.pointer import RecordRef
+from theta_daemon.pointer import Located
 from theta_daemon.store.base import ObjectReader, ObjectStore, ObjectWriter, Record
 from theta_daemon.store.memory import MemoryReader
 from theta_daemon.tensor import Buffer
@@ -109,9 +109,10 @@ class PackReader:
 
     def record(self, index: int) -> Record:
         """Record `index`. Raises RecordError when there is none."""
-        if not 0 <= index < len(self):
+        ends = self._ends
+        if not 0 <= index < len(ends) - 1:
             raise RecordError(f"object {self._oid}: record {index} is out of range, the pack has {len(self)}")
-        start, end = self._ends[index], self._ends[index + 1]
+        start, end = ends[index], ends[index + 1]
         return PackRecord(self._reader, self._oid, index, start, end - start)
 
     def _damaged(self, what: str) -> RecordError:
@@ -155,7 +156,7 @@ class Packs:
         self._held: dict[str, PackReader] = {}
         self._room = held_bytes
 
-    def record(self, ref: RecordRef) -> Record:
+    def record(self, ref: Located) -> Record:
         """Raises MissingObjectError when the object is not in the store, RecordError when it is malformed."""
         return self._pack(ref.object).record(ref.record)
 

@@ -88,6 +88,11 @@ class TensorCache:
         with self._lock:
             return digest in self._pinned or digest in self._values
 
+    def digests(self) -> frozenset[str]:
+        """Of all values that are here at this moment, for who has many to ask for."""
+        with self._lock:
+            return frozenset((*self._pinned, *self._values))
+
     def wants(self, digest: str, nbytes: int, *, shared: bool) -> bool:
         """Whether a value that is about to be rebuilt should be put in here. `shared`: several readers wait for it.
 
