@@ -154,6 +154,10 @@ typedef struct {
 
 enum { RAW = 0, CONSTANT = 1, ZSTD = 2 };
 
+static uint32_t number(const uint8_t *at) {
+    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
 /* Reads `width` planes of `count` bytes each, which must fill [at, end) exactly. 1, 0 when they do not, -1 with an error. */
 static int read_planes(Plane *planes, int width, uint32_t count, const uint8_t *at, const uint8_t *end, PyObject *inflate) {
     for (int i = 0; i < width; i++) {
@@ -164,7 +168,7 @@ static int read_planes(Plane *planes, int width, uint32_t count, const uint8_t *
         if (how == ZSTD) {
             if (end - at < 4)
                 return 0;
-            length = (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+            length = number(at);
             at += 4;
         } else if (how != RAW && how != CONSTANT) {
             return 0;
@@ -372,12 +376,26 @@ enum { LISTED = 1, REPLACED = 2, DELTA = 3 };
 /* From so many words on others may use the interpreter meanwhile; for fewer, handing it over takes longer than they do. */
 enum { MANY = 1 << 14 };
 
+/* Bytes of the only part of a whole record, as updates/base.py describes it: the part, its length, then version, width of a
+   word, zero, and one chunk. -1 when it is something else. */
+static Py_ssize_t only_part(const uint8_t *record, Py_ssize_t length, int width) {
+    Py_ssize_t part = length - 12;
+    if (part < 0 || number(record + part) != (uint64_t)part)
+        return -1;
+    return number(record + part + 4) == (1u | (uint32_t)width << 8) && number(record + part + 8) == 1 ? part : -1;
+}
+
 /* Applies one part. 1; 0, and nothing is written, when it is malformed; -1 with an error. */
 static int apply(const Py_buffer *part, char script, uint8_t *words, int width, uint32_t n, int floats, PyObject *inflate) {
-    const uint8_t *at = part->buf, *end = at + part->len;
+    int whole = script >= 'A' && script <= 'Z';
+    Py_ssize_t length = whole ? only_part(part->buf, part->len, width) : part->len;
+    const uint8_t *at = part->buf, *end = at + length;
     Plane planes[12] = {{0}};
     uint32_t count = n;
     int how = REPLACED, state = 1;
+    script = (char)(whole ? script - 'A' + 'a' : script);
+    if (length < 0 || (script != 'p' && script != 'c' && script != 'd'))
+        return 0;
     if (script != 'p') { /* else planes, with no byte that says so */
         if (at == end)
             return 1;
@@ -388,8 +406,8 @@ static int apply(const Py_buffer *part, char script, uint8_t *words, int width, 
     if (how == LISTED) {
         if (end - at < 8)
             return 0;
-        count = (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
-        uint32_t gap_bytes = (uint32_t)at[4] | (uint32_t)at[5] << 8 | (uint32_t)at[6] << 16 | (uint32_t)at[7] << 24;
+        count = number(at);
+        uint32_t gap_bytes = number(at + 4);
         at += 8;
         if (count == 0 || count > n || (uint64_t)gap_bytes > (uint64_t)(end - at))
             return 0;

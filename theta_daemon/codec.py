@@ -134,10 +134,16 @@ def decode_planes(data: Buffer, words: Words, *, rotate: bool) -> None:
             _merge(planes, words, rotate=rotate)
 
 
+def replays() -> bool:
+    """Whether there is a compiled way to `replay`."""
+    return _planes is not None
+
+
 def replay(words: Words, scripts: bytes, parts: Sequence[Buffer], *, floats: bool) -> int:
     """Apply chunks' parts of records to `words`, in order, by the compiled way; how many were.
 
-    The letter at the same place in `scripts` (`PLANES`, …) says what may stand in a part. Fewer than all where there is no
+    The letter at the same place in `scripts` (`PLANES`, …) says what may stand in a part; a capital, that it is the whole
+    record of a value of one chunk (`updates.base.CHUNK_TRAILER` follows the part). Fewer than all where there is no
     compiled way, or where the next part is malformed or damaged: that one has written nothing, and numpy's way says why.
     """
     if _planes is None or not words.size:

@@ -8,15 +8,15 @@ from typing import Protocol
 
 import numpy as np
 
-from theta_daemon.codec import replay
+from theta_daemon.codec import replay, replays
 from theta_daemon.counters import Counters
 from theta_daemon.errors import RecordError, ThetaError
 from theta_daemon.filters.plan import Node
-from theta_daemon.pointer import RecordRef
+from theta_daemon.pointer import Located
 from theta_daemon.store.base import BytesRecord, Record
 from theta_daemon.store.cached_value import CachedValue
 from theta_daemon.tensor import CHUNK_WORDS, Buffer, Kind, TensorSpec, Words, as_words
-from theta_daemon.updates.base import ChunkedDecoder, Decoder, Update
+from theta_daemon.updates.base import Decoder, Update
 
 _WHOLE_RECORD_BYTES = 256 << 10
 """Records up to this size are read at once instead of piece by piece."""
@@ -28,7 +28,7 @@ _REPLAYED_BYTES = 4 << 20
 class Records(Protocol):
     """Where records are read: `store.pack.Packs`."""
 
-    def record(self, ref: RecordRef) -> Record: ...
+    def record(self, ref: Located) -> Record: ...
 
 
 class Updates(Protocol):
@@ -83,31 +83,59 @@ class Chain:
     def _runs(self) -> list[_Run]:
         with self._lock:
             if self._opened is None:
-                runs: list[_Run] = []
-                for node in self._nodes:
-                    decoder = self._open(node)
-                    replayed = isinstance(decoder, ChunkedDecoder) and decoder.script is not None
-                    if not (replayed and runs and runs[-1].scripts):
-                        runs.append(_Run())
-                    runs[-1].add(node, decoder)
-                self._opened = runs
+                self._opened = self._open()
                 self._counters.add("updates_decoded", len(self._nodes))
             return self._opened
 
-    def _open(self, node: Node) -> Decoder:
-        try:
-            return self._decoder(node)
-        except Exception as error:
-            raise _named(error, node) from error
+    def _open(self) -> list[_Run]:
+        runs: list[_Run] = []
+        updates: dict[str, Update] = {}
+        first = self._nodes[0] if self._nodes and self._start is None else None
+        for node in self._nodes:
+            try:
+                update = updates.get(node.update)
+                if update is None:
+                    updates[node.update] = update = self._updates(node.update)
+                _check_place(update, begins=node is first)
+                decoder = _opened(update, node.spec, self._records.record(node.ref))
+            except Exception as error:
+                raise _named(error, node) from error
+            if decoder.script is None or not runs or not runs[-1].scripts:
+                runs.append(_Run())
+            runs[-1].add(node, decoder)
+        return runs
 
-    def _decoder(self, node: Node) -> Decoder:
-        update = self._updates(node.update)
-        if update.incremental != (node is not self._nodes[0] or self._start is not None):
-            raise RecordError(f"update {node.update!r} stands where its kind cannot stand in a chain")
-        record = self._records.record(node.ref)
-        return update.open(
-            node.spec, BytesRecord(record.read(0, record.length)) if record.length <= _WHOLE_RECORD_BYTES else record
-        )
+
+class _Whole(Decoder):
+    """The record of a value of one chunk, unopened: `codec.replay` looks at its table itself."""
+
+    __slots__ = ("_data", "_spec", "_update", "script")
+
+    def __init__(self, update: Update, script: bytes, spec: TensorSpec, data: Buffer) -> None:
+        self._update = update
+        self._spec = spec
+        self._data = data
+        self.script = script.upper()
+
+    def part(self, index: int) -> Buffer:
+        return self._data
+
+    def apply(self, start: int, stop: int, words: Words) -> None:
+        self._update.open(self._spec, BytesRecord(self._data)).apply(start, stop, words)
+
+
+def _check_place(update: Update, *, begins: bool) -> None:
+    if update.incremental == begins:
+        raise RecordError(f"update {update.name!r} stands where its kind cannot stand in a chain")
+
+
+def _opened(update: Update, spec: TensorSpec, record: Record) -> Decoder:
+    if record.length > _WHOLE_RECORD_BYTES:
+        return update.open(spec, record)
+    data = record.read(0, record.length)
+    if spec.chunks == 1 and update.script is not None:
+        return _Whole(update, update.script, spec, data)
+    return update.open(spec, BytesRecord(data))
 
 
 class _Run:
@@ -117,15 +145,12 @@ class _Run:
         self.scripts = b""
         self._nodes: list[Node] = []
         self._decoders: list[Decoder] = []
-        self._replayed: list[ChunkedDecoder] = []
 
     def add(self, node: Node, decoder: Decoder) -> None:
         """One more update on top; only those with a script share a run."""
         self._nodes.append(node)
         self._decoders.append(decoder)
-        if isinstance(decoder, ChunkedDecoder) and decoder.script is not None:
-            self._replayed.append(decoder)
-            self.scripts += decoder.script
+        self.scripts += decoder.script or b""
 
     @property
     def chunked(self) -> bool:
@@ -135,7 +160,7 @@ class _Run:
         """See `Decoder.apply`. Raises ThetaError."""
         done = 0
         while done < len(self._nodes):
-            if self.scripts:
+            if self.scripts and replays():
                 parts = self._parts(done, start // CHUNK_WORDS)
                 done += (replayed := replay(words, self.scripts[done : done + len(parts)], parts, floats=floats))
                 if replayed == len(parts) > 0:
@@ -150,7 +175,7 @@ class _Run:
         """The parts of a chunk from update `first` on, until there is enough for one call, or one cannot be read."""
         parts: list[Buffer] = []
         nbytes = 0
-        for decoder in self._replayed[first:]:
+        for decoder in self._decoders[first:]:
             try:
                 part = decoder.part(chunk)
             except ThetaError:

@@ -40,6 +40,13 @@ class Decoder(ABC):
     chunked: bool = True
     """Whether `apply` works for any chunk alone; if not it is called once, for the whole value."""
 
+    script: bytes | None = None
+    """How `codec.replay` is told what `part` gives; None where it cannot read it."""
+
+    def part(self, index: int) -> Buffer:
+        """What `apply` does to chunk `index`, for `codec.replay`. Raises RecordError where the bytes are not there."""
+        raise NotImplementedError
+
     @abstractmethod
     def apply(self, start: int, stop: int, words: Words) -> None:
         """Turn `words` (writable, `stop - start` long) from the previous value's [start:stop] into this value's.
@@ -66,6 +73,9 @@ class Update(ABC):
     automatic: ClassVar[bool] = False
     """Whether clean tries it without a hint."""
 
+    script: ClassVar[bytes | None] = None
+    """How `codec.replay` is told what stands in a chunk's part of a `ChunkedUpdate`; None where it cannot read that."""
+
     @abstractmethod
     def encode(self, spec: TensorSpec, value: Words, previous: Words | None, hint: Hint | None) -> bytes | None:
         """The record for `value` (all `spec.words` words), or None. `previous` is None exactly if not incremental."""
@@ -89,9 +99,6 @@ _MAX_EXPANSION: Final = 8
 class ChunkedUpdate(Update):
     """An update type whose chunks are independent of each other."""
 
-    script: ClassVar[bytes | None] = None
-    """How `codec.replay` is told what stands in a chunk's part; None where it cannot read them."""
-
     @abstractmethod
     def encode_chunk(self, spec: TensorSpec, value: Words, previous: Words | None) -> bytes | None:
         """The record part of one chunk, or None when this type cannot or should not hold it (so the whole value)."""
@@ -110,7 +117,7 @@ class ChunkedUpdate(Update):
         return b"".join([*parts, chunked_trailer(spec, [len(part) for part in parts])])
 
     def open(self, spec: TensorSpec, record: Record) -> Decoder:
-        return ChunkedDecoder(self, spec, record)
+        return _ChunkedDecoder(self, spec, record)
 
 
 def chunked_trailer(spec: TensorSpec, lengths: Sequence[int]) -> bytes:
@@ -123,9 +130,7 @@ def _table(chunks: int) -> struct.Struct:
     return struct.Struct(f"<{chunks}I{CHUNK_TRAILER.format[1:]}")
 
 
-class ChunkedDecoder(Decoder):
-    """A chunked record, opened: its chunks' parts."""
-
+class _ChunkedDecoder(Decoder):
     def __init__(self, update: ChunkedUpdate, spec: TensorSpec, record: Record) -> None:
         self.script = update.script
         self._update = update
@@ -151,7 +156,6 @@ class ChunkedDecoder(Decoder):
         )
 
     def part(self, index: int) -> Buffer:
-        """The part of chunk `index`. Raises RecordError where the bytes are not there."""
         begin, end = self._offsets[index], self._offsets[index + 1]
         return self._record.read(begin, end - begin)
 
