@@ -11,7 +11,8 @@ Rules
 4. Nothing can be sent out of turn, nor anything that git did not offer: LocalProtocolError, and nothing was sent.
 5. After a RemoteProtocolError the connection is FAILED: where the next packet begins is not known any more.
 
-A view in a Data event, and the buffer given to `receive_data`, may be used again after either Pause was returned.
+The buffer given to `receive_data` may be used again after either Pause was returned: the views in Data events and `contents`
+look at it.
 Sources: gitattributes(5) "Long Running Filter Process", convert.c and sub-process.c of git.
 """
 

@@ -128,7 +128,7 @@ class PacketReader:
                 found.append(piece)
                 at += len(piece)
                 left = (left - len(piece)) or None
-        self._view, self._payload = view[at:], left
+        self._view, self._payload = view[at:] if at < end else memoryview(b""), left
         return found
 
     def _open(self) -> int | Mark:

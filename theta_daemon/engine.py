@@ -238,9 +238,9 @@ class _Handler:
         directory = self._workspace.repository.spool_dir
         if request.command is Command.CLEAN:
             from theta_daemon.filters.arriving import ArrivingSpool
-            from theta_daemon.filters.clean import taker
+            from theta_daemon.filters.clean import begin
 
-            return ArrivingSpool(directory, lambda beginning: taker(self._workspace, request.pathname, beginning))
+            return ArrivingSpool(directory, lambda beginning: begin(self._workspace, request.pathname, beginning))
         return Spool(directory)
 
     def answer(self, request: Request, sink: Spool) -> session.Content | session.Delayed:

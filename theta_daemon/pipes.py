@@ -22,8 +22,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-import numpy as np
-
 from protocol.pktline import Buffer
 from theta_daemon.lending import PIPE_BYTES, Lender, Loan
 
@@ -33,8 +31,7 @@ _PAUSE_SECONDS: Final = 1e-4
 SMALL_BYTES: Final = 1 << 16
 """Up to here copying a buffer costs less than the system call of its own."""
 
-_ALONE: Final = 2
-"""References to an object that one attribute holds, while it is asked for them."""
+_BUFFERS: Final = 160
 
 MAX_BUFFERS: Final = 1024
 """Buffers that one writev takes (IOV_MAX on Linux and macOS)."""
@@ -56,21 +53,25 @@ def widen(fd: int) -> None:
 
 
 class PipeReader:
-    """Reads into large buffers, one after the other, or the same one again if nobody looks at it any more."""
+    """Reads into large buffers, one after the other; one that nobody looks at any more is used again."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._buffer = np.empty(PIPE_BYTES, np.uint8)
+        self._buffer = bytearray(PIPE_BYTES)
         self._used = 0
+        # Buffers that somebody may still look at, the oldest first; more than somebody's window are left to him alone.
+        self._full: deque[bytearray] = deque(maxlen=_BUFFERS)
+        self._alone = sys.getrefcount(self._buffer)
 
     def read(self) -> memoryview:
         """The bytes that have arrived, at least one; empty at the end. They never change."""
-        if sys.getrefcount(self._buffer) == _ALONE:
+        if sys.getrefcount(self._buffer) == self._alone:
             self._used = 0
         elif PIPE_BYTES - self._used < SMALL_BYTES:
-            self._buffer = np.empty(PIPE_BYTES, np.uint8)
+            old, self._buffer = self._buffer, self._free() or bytearray(PIPE_BYTES)
+            self._full.append(old)
             self._used = 0
-        room = self._buffer.data[self._used :]
+        room = memoryview(self._buffer)[self._used :]
         while True:
             try:
                 count = os.readv(self._fd, [room])
@@ -81,6 +82,14 @@ class PipeReader:
             else:
                 self._used += count
                 return room[:count]
+
+    def _free(self) -> bytearray | None:
+        """The oldest buffer if nobody looks at it, or the next one."""
+        for _ in range(min(2, len(self._full))):
+            if sys.getrefcount(self._full[0]) == self._alone:
+                return self._full.popleft()
+            self._full.rotate(-1)
+        return None
 
 
 class PipeWriter:

@@ -95,12 +95,11 @@ class _Session(Generic[SinkT]):
     def serve(self) -> None:
         """Returns when git closes its end between two requests."""
         while True:
-            for piece in self._connection.contents():
-                self._take(piece)
+            self._take_contents()
             event = self._connection.next_event()
             match event:
-                case Data(data):
-                    self._take(memoryview(data))
+                case Data():
+                    self._take(memoryview(event.data))
                 case Pause():
                     self._check()
                     self._connection.receive_data(self._reader.read())
@@ -148,6 +147,11 @@ class _Session(Generic[SinkT]):
             self._sink.write(data)
         except Exception as error:  # noqa: BLE001  # as above
             self._failure = error
+
+    def _take_contents(self) -> None:
+        """What comes in one go. Nothing of it may be held when the next bytes are read, for them to find room."""
+        for piece in self._connection.contents():
+            self._take(piece)
 
     def _finish(self) -> None:
         try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import closing
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,19 @@ import pytest
 
 from tests.filters.sessions import Sessions
 from tests.gitrepo import GitRepo
+from theta_daemon.engine import Engine
 from theta_daemon.errors import StoreError
 from theta_daemon.filters import arriving
 from theta_daemon.filters.ahead import Ahead
 from theta_daemon.filters.arriving import ArrivingSpool
-from theta_daemon.filters.clean import clean, taker
+from theta_daemon.filters.batch import Prepared
+from theta_daemon.filters.clean import begin, clean
+from theta_daemon.filters.expecting import Match
+from theta_daemon.filters.workspace import Workspace
+from theta_daemon.settings import Settings
 from theta_daemon.store import pack
+from theta_daemon.store.lfs import LfsStore
+from theta_daemon.tensor import Buffer
 
 LIMIT = 1 << 16
 RANDOM = np.random.default_rng(8)
@@ -62,7 +70,7 @@ class Arrival(Sessions):
         with (
             self.workspace() as workspace,
             closing(
-                ArrivingSpool(self.repo.path / ".git", lambda head: taker(workspace, path.encode(), head), LIMIT)
+                ArrivingSpool(self.repo.path / ".git", lambda head: begin(workspace, path.encode(), head), LIMIT)
             ) as spool,
         ):
             for start in range(0, len(data), self.step):
@@ -168,7 +176,7 @@ def test_records_that_vanish_before_they_are_needed_are_an_error(
     with (
         sessions.workspace() as workspace,
         closing(
-            ArrivingSpool(sessions.repo.path / ".git", lambda head: taker(workspace, b"model", head), LIMIT)
+            ArrivingSpool(sessions.repo.path / ".git", lambda head: begin(workspace, b"model", head), LIMIT)
         ) as spool,
     ):
         spool.write(SMALLER)
@@ -183,3 +191,94 @@ def test_records_that_vanish_before_they_are_needed_are_an_error(
         assert caught.value.hint
         with pytest.raises(ValueError, match="closed"):
             spool.read(0, 1)
+
+
+@contextmanager
+def arrived(sessions: Arrival, path: str, data: bytes) -> Iterator[tuple[Workspace, ArrivingSpool]]:
+    """A payload that has come, before it is answered."""
+    with (
+        sessions.workspace() as workspace,
+        closing(
+            ArrivingSpool(sessions.repo.path / ".git", lambda head: begin(workspace, path.encode(), head), LIMIT)
+        ) as spool,
+    ):
+        spool.write(data)
+        yield workspace, spool
+
+
+@pytest.fixture
+def staged(two: tuple[Sessions, Arrival], monkeypatch: pytest.MonkeyPatch) -> Arrival:
+    """The index has the file, HEAD has not, and the caller wants it otherwise: all of it is needed again."""
+    sessions = two[1]
+    text = sessions.clean("one.safetensors", SMALLER)
+    sessions.commit(**{"another.safetensors": SMALLER})
+    sessions.repo.write("one.safetensors", text)
+    sessions.repo("add", "one.safetensors")
+    monkeypatch.setenv("GIT_THETA_UPDATE_TYPE", "dense")
+    return sessions
+
+
+def test_what_fails_to_be_made_again_is_an_error_and_no_shorter_file(
+    staged: Arrival, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plain exception in the middle of it; formats that are asked then must not hide it."""
+    stream = Prepared.stream
+
+    def failing(prepared: Prepared, pathname: bytes) -> Iterator[Buffer]:
+        yield next(iter(stream(prepared, pathname)))
+        raise MemoryError
+
+    with arrived(staged, "one.safetensors", SMALLER) as (workspace, spool):
+        assert isinstance(spool.taker, Match)
+        monkeypatch.setattr(Prepared, "stream", failing)
+        with pytest.raises(MemoryError):
+            clean(workspace, b"one.safetensors", spool)
+        with pytest.raises(ValueError, match="closed"):
+            spool.read(0, 1)
+
+
+def test_one_worker_is_enough_to_make_all_of_it_again(staged: Arrival) -> None:
+    """Nobody in the pool waits for the pool: kept whole, the file is read by its workers alone."""
+    staged.repo.write(".git/info/attributes", b"*.safetensors theta-format=opaque\n")
+    staged.engine.close()
+    staged.engine = Engine(Settings(tensor_cache=0, workers=1), resident=True)
+    text = staged.clean("one.safetensors", SMALLER)
+    assert b'"opaque"' in text
+    assert staged.check_out({"one.safetensors": text}) == {"one.safetensors": SMALLER}
+
+
+def test_a_memo_that_is_locked_at_the_end_costs_time_only(two: tuple[Sessions, Arrival]) -> None:
+    """What was left out because the memo knew it is encoded after all; all workers read at once what is made again."""
+    sessions = two[1]
+    sessions.clean("one.safetensors", WHOLE)
+    changed = safetensors(MANY | {"odd": MANY["odd"] ^ 1})
+    with arrived(sessions, "two.safetensors", changed) as (workspace, spool):
+        assert isinstance(spool.taker, Ahead)
+        memo = sessions.repo.path / ".git" / "theta" / "memo.sqlite"
+        assert memo.exists()
+        with closing(sqlite3.connect(memo)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            text = clean(workspace, b"two.safetensors", spool)
+    assert sessions.check_out({"two.safetensors": text}) == {"two.safetensors": changed}
+
+
+def test_known_content_is_added_where_nothing_can_be_written(
+    two: tuple[Sessions, Arrival], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions = two[1]
+    text = sessions.clean("one.safetensors", WHOLE)
+    monkeypatch.setattr(LfsStore, "writer", lambda _: pytest.fail("nothing is new"))
+    assert sessions.clean("two.safetensors", WHOLE) == text
+
+
+def test_a_pack_that_is_removed_while_the_file_arrives_is_an_error(
+    two: tuple[Sessions, Arrival], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No pointer named it yet, so a prune without grace may take it."""
+    monkeypatch.setattr(pack, "TARGET_BYTES", 1 << 18)
+    with arrived(two[1], "one.safetensors", SMALLER) as (workspace, spool):
+        assert isinstance(spool.taker, Ahead)
+        spool.taker.packing.finish()
+        two[1].objects[0].unlink()
+        with pytest.raises(StoreError, match="was removed while the file was added"):
+            clean(workspace, b"one.safetensors", spool)

@@ -7,7 +7,8 @@ that was found at the beginning, and makes its own where something is missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -81,18 +82,25 @@ class Ahead(Arriving[Results]):
         # What works on a large value waits for the pool, and so cannot be in it.
         self._waiter = ThreadPoolExecutor(1, thread_name_prefix="theta-ahead")
         self._hasher = ThreadPoolExecutor(1, thread_name_prefix="theta-hash")
-        self._hashing: Future[Any] = self._hasher.submit(int)
+        self._hashing: deque[Future[Any]] = deque()
         self._hash = blake3()
         self._known: dict[int, Parameter] = {}
         self._first: dict[str, int] = {}
         self._segments = 0
+        self.skeleton: Slot | None = None
         self.packing: Final = Packing(workspace.store)
         super().__init__(workspace.repository.spool_dir, [len(head), *(extent.spec.nbytes for extent in extents)])
-        literals: list[Buffer] = [head, *[b""] * len(extents)]
-        self.skeleton: Final = self.packing.add([encode_skeleton(literals)])
+
+    def has_all_but(self, reusable: Container[str], digests: Sequence[str]) -> bool:
+        """Whether there is a record here for every value but the `reusable` ones, by key."""
+        first: dict[str, int] = {}
+        for index, (extent, digest) in enumerate(zip(self.extents, digests, strict=True)):
+            key = value_key(digest, extent.spec)
+            if key not in reusable and first.setdefault(key, index) == index and index not in self.made:
+                return False
+        return True
 
     def hexdigest(self) -> str:
-        self._hashing.result()
         return self._hash.hexdigest()
 
     def kept(self, offset: int, length: int) -> Buffer | None:
@@ -102,15 +110,18 @@ class Ahead(Arriving[Results]):
 
     def submit(self, group: Sequence[int], room: Room | Spool) -> Future[Results]:
         if isinstance(room, Room):
-            self._hashing = self._hasher.submit(self._hash.update, room.read(0, room.size))
+            self._hashing.append(self._hasher.submit(self._hash.update, room.read(0, room.size)))
         else:
-            self._hashing.result()
+            for earlier in self._hashing:
+                earlier.result()
+            self._hashing.append(self._hasher.submit(int))
             for offset in range(0, room.size, _READ_BYTES):
                 self._hash.update(room.read(offset, min(_READ_BYTES, room.size - offset)))
         large = room.size > WHOLE_BYTES
         return (self._waiter if large else self._pool).submit(self._encode, group, room)
 
     def settle(self, group: Sequence[int], room: Room | Spool, result: Results) -> bool:
+        self._hashing.popleft().result()
         for index, (digest, found) in zip(_values(group), result, strict=True):
             self.digests.append(digest)
             if isinstance(found, Parameter):
@@ -119,6 +130,9 @@ class Ahead(Arriving[Results]):
             spec = self.extents[index].spec
             if self._first.setdefault(value_key(digest, spec), index) != index:
                 continue
+            if self.skeleton is None:
+                literals: list[Buffer] = [self._head, *[b""] * len(self.extents)]
+                self.skeleton = self.packing.add([encode_skeleton(literals)])
             offset = self.extents[index].offset - self._start(group)
             read = words_in(room, spec, offset)
             encoded, slot = self.packing.add_value(found, partial(self._encoder.dense, spec, read))

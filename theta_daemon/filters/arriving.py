@@ -186,7 +186,7 @@ class Arriving(ABC, Generic[R]):
     def _next_group(self) -> None:
         self._group = next(self._groups, None)
         self._missing = sum(self._lengths[index] for index in self._group or ())
-        small = self._missing <= _ROOM_BYTES
+        small = self._group is None or len(self._group) > 1 or self._missing <= _ROOM_BYTES
         self._room = self._new_room(self._missing) if small else Spool(self._directory)
 
     def _drain(self, limit: int) -> bool:
@@ -249,6 +249,7 @@ class ArrivingSpool(Spool):
             kept = taker.kept(offset, length)
             if kept is not None:
                 return kept
+            self._settle()  # before the size is looked at, which is counted anew meanwhile
         return super().read(offset, length)
 
     def close(self) -> None:
@@ -270,8 +271,13 @@ class ArrivingSpool(Spool):
         taker = self._begin(pending)
         if taker is None:
             return False
-        if not taker.take(pending):
-            taker.close()
+        taken = False
+        try:
+            taken = taker.take(pending)
+        finally:
+            if not taken:
+                taker.close()
+        if not taken:
             return False
         self._taker = taker
         self._head = bytes(self._pending[:64])
@@ -285,22 +291,27 @@ class ArrivingSpool(Spool):
         taker = self._taker
         if taker is None:
             return
-        position = 0
-        size, self._size = self._size, 0
         try:
-            for part in taker.everything():
-                view = memoryview(part).cast("B")
-                skip = max(0, min(self._hashed_before - position, view.nbytes))
-                self._append(view, skip)
-                position += view.nbytes
-            if self._size != size:
-                raise StoreError("the content's unchanged part came back with another size", "report this as a bug")
-        except ThetaError as error:
+            self._take_back(taker)
+        except BaseException as error:
             super().close()  # nobody shall take a part for the whole
+            if not isinstance(error, ThetaError):
+                raise
             raise StoreError(
                 f"the content is new, but its unchanged part cannot be rebuilt from the store: {error.message}",
-                "move the damaged object away, then add the file again; or run `git theta fsck --repair`",
+                "add the file again; if an object is damaged, move it away before, or run `git theta fsck --repair`",
             ) from error
         finally:
             self._taker = None
             taker.close()
+
+    def _take_back(self, taker: Arriving[Any]) -> None:
+        position = 0
+        size, self._size = self._size, 0
+        for part in taker.everything():
+            view = memoryview(part).cast("B")
+            skip = max(0, min(self._hashed_before - position, view.nbytes))
+            self._append(view, skip)
+            position += view.nbytes
+        if self._size != size:
+            raise StoreError("the content's unchanged part came back with another size", "report this as a bug")

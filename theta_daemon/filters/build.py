@@ -15,6 +15,7 @@ from typing import Final
 
 from blake3 import blake3
 
+from theta_daemon.errors import StoreError
 from theta_daemon.filters.ahead import Ahead
 from theta_daemon.filters.at_hand import AtHand
 from theta_daemon.filters.compose import Facts, compose, lineage_of
@@ -81,6 +82,9 @@ class Build:
         told = Told(hints, self._pathname, format_name, self._spool, specs)
         digests = self._digests(extents)
         reusable = self._reusable(extents, digests, told)
+        if self._ahead is not None and not self._ahead.has_all_but(reusable, digests):
+            self._ahead = None
+            self._spool.settle()
         plan = self._planner.plan()
         values = workspace.cached_values(plan)
         rebuilder = Rebuilder(plan, workspace.machinery, AtHand.of(values))
@@ -91,6 +95,7 @@ class Build:
             lineage = lineage_of(keys, plan)
             lineage_slot = packing.add([lineage.encode()]) if keys else None
             packs = packing.finish()
+        self._still_there(packs)
         self._sizes.update(packs)
         finished = [p.parameter if p.slot is None else _placed(p.parameter, p.slot, packs) for p in parameters]
         workspace.memo.remember_parameters(finished)
@@ -104,6 +109,12 @@ class Build:
             self._commits,
             self._size_of,
         )
+
+    def _still_there(self, packs: Sequence[tuple[str, int]]) -> None:
+        """The first packs may be minutes old, and no pointer has named them yet: a prune may have thought them nobody's."""
+        for oid, size in packs:
+            if not self._workspace.store.freshen(oid, size):
+                raise StoreError(f"object {oid} was removed while the file was added", "add the file again")
 
     def _digests(self, extents: Sequence[Extent]) -> list[str]:
         """BLAKE3 of every parameter, in order."""
@@ -175,8 +186,8 @@ class Build:
         for pointer in (self._known.head_pointer, self._known.index_pointer):
             if pointer is not None and pointer.skeleton is not None and pointer.skeleton.digest == digest:
                 return pointer.skeleton
-        slot = packing.add([encode_skeleton(literals)]) if self._ahead is None else self._ahead.skeleton
-        return _NewSkeleton(slot, digest)
+        slot = None if self._ahead is None else self._ahead.skeleton
+        return _NewSkeleton(packing.add([encode_skeleton(literals)]) if slot is None else slot, digest)
 
     def _parameters(
         self,

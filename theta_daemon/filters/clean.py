@@ -1,7 +1,7 @@
 """Clean: from a checkpoint's bytes to its pointer.
 
 Git cleans unchanged files all the time, so the same content gives the same pointer: it is looked up by its digest in the
-index, at HEAD and in the memo before anything else. Only new content is laid out, compared with HEAD's pointer parameter
+index, at HEAD and in the memo before anything is made of it (but for what `ahead` encodes while it arrives). Only new content is laid out, compared with HEAD's pointer parameter
 by parameter, encoded and stored. What a caller hints counts for content that is not HEAD's: of the pointers that the memo
 has for it, the one that was made with the same hints. All objects are durable before the pointer is answered.
 """
@@ -40,17 +40,20 @@ def pointer_text(workspace: Workspace, pathname: bytes, spool: Spool, known: Kno
         workspace.machinery.counters.add("cleans.known")
         return text
     workspace.machinery.counters.add("cleans.built")
-    made = spool.taker if isinstance(spool, ArrivingSpool) else None
-    build = Build(workspace, pathname, spool, known, ahead=made if isinstance(made, Ahead) else None)
-    text = build.pointer().encode()
+    taker = spool.taker if isinstance(spool, ArrivingSpool) else None
+    made = taker if isinstance(taker, Ahead) else None
+    if made is None:
+        spool.settle()  # here, not by a worker that would wait for others
+    text = Build(workspace, pathname, spool, known, ahead=made).pointer().encode()
     if len(text) > MAX_POINTER_BYTES:  # a layout that no pointer can hold: the file is kept whole instead
+        spool.settle()
         text = Build(workspace, pathname, spool, known, format_name="opaque").pointer().encode()
     for key in {digest, memo_key(digest, hints.fingerprint)}:
         workspace.memo.remember(key, text)
     return text
 
 
-def taker(workspace: Workspace, pathname: bytes, beginning: memoryview) -> Match | Ahead | None:
+def begin(workspace: Workspace, pathname: bytes, beginning: memoryview) -> Match | Ahead | None:
     """Who takes a large payload while it arrives: what git has already is compared, what is new to it encoded."""
     expectation = expected(workspace, pathname)
     if expectation is not None:

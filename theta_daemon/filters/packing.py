@@ -35,7 +35,7 @@ class Packing:
     """Records in the order in which they are added. A context: what was not finished is dropped on the way out.
 
     They are hashed and written by one thread, and full packs are made durable by another, which waits for the disk: who
-    adds and who encodes need not. For one thread to use.
+    adds and who encodes need not. Calls must not overlap.
     """
 
     def __init__(self, store: ObjectStore) -> None:

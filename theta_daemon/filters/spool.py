@@ -66,6 +66,10 @@ class Spool(Source):
         self._settle()
         return self._hash.hexdigest()
 
+    def settle(self) -> None:
+        """Have all bytes at hand, whatever that takes; by a thread that may wait for the pool. Raises StoreError."""
+        self._settle()
+
     def read(self, offset: int, length: int) -> Buffer:
         if offset < 0 or length < 0 or offset + length > self._size:
             raise ValueError(f"bytes {offset} to {offset + length} are outside a payload of {self._size}")
