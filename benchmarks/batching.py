@@ -170,14 +170,12 @@ def _wanted(repository: Repository, revision: str, start: str) -> dict[bytes, Wa
 
 def _measure(repository: Repository, cases: Sequence[Case], rounds: int) -> Sequence[Case]:
     for case in cases:
-        share = 1.0
+        share = _affordable(case)
         for number in range(rounds + 1):
             for way in (*WAYS[number % 3 :], *WAYS[: number % 3]):
                 work = _once(repository, case, way, share if way == "alone" else 1.0)
                 if number:
                     case.works.setdefault(way, []).append(work)
-                elif way == "alone" or share == 1.0:
-                    share = min(share, _affordable(case))
         print(f"  {NAME} {case.name}", file=sys.stderr, flush=True)
     return cases
 
