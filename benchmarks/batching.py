@@ -275,17 +275,18 @@ def _memoized(workspace: Workspace) -> Read:
 
 
 def _report(measured: Sequence[Case]) -> Report:
-    columns = ["checkout", "way", "seconds", "÷ batch", "blobs read", "pointers parsed", "updates decoded"]
-    rows: list[list[Cell]] = []
+    columns = ["one checkout", "way", "seconds", "÷ batch", "blobs read", "pointers parsed", "updates decoded"]
+    tables: dict[str, list[list[Cell]]] = {}
     figures: dict[str, float | None] = {}
     plots: dict[str, list[tuple[Cell, float]]] = {}
     for case in measured:
+        title, _, name = case.name.partition(", ")
         for letter, way in zip("abc", WAYS, strict=True):
             work = case.median(way)
             mark = "" if work.share == 1 else "~"
             counts = [work.count(name) for name in ("blobs_read", "pointers_parsed", "updates_decoded")]
-            rows.append([
-                case.name, f"({letter}) {way}", f"{mark}{work.total_seconds:.3g}", f"{mark}{case.times(way):.2f}",
+            tables.setdefault(title, []).append([
+                name, f"({letter}) {way}", f"{mark}{work.total_seconds:.3g}", f"{mark}{case.times(way):.2f}",
                 *(f"{mark}{count:,}" for count in counts),
             ])  # fmt: skip
             figures[f"{NAME}.{case.key}.{way}.seconds"] = work.total_seconds
@@ -300,4 +301,4 @@ def _report(measured: Sequence[Case]) -> Report:
     plot = Plot(
         "batching", "A checkout's values, nothing cached", "lines", "depth of the chains", "seconds", plots, log=True
     )
-    return Report(NAME, QUESTION, [Table("Seconds and work of one checkout", columns, rows)], [plot], figures)
+    return Report(NAME, QUESTION, [Table(title, columns, rows) for title, rows in tables.items()], [plot], figures)
