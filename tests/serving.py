@@ -40,13 +40,20 @@ def installed(clean_environment: Path, git_configuration: str) -> None:
         file.write(git_configuration)
 
 
-@pytest.fixture(scope="session")
-def daemon_dir(no_daemon_is_left: None) -> Iterator[Path]:
-    """The runtime directory of a daemon that all tests of this process share."""
+@contextmanager
+def runtime_dir() -> Iterator[Path]:
+    """A runtime directory; the daemons in it end with it."""
     path = Path(tempfile.mkdtemp(prefix="r-", dir="/tmp"))
     yield path
     end(daemons(THETA_RUNTIME_DIR=str(path)))
     shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def daemon_dir(no_daemon_is_left: None) -> Iterator[Path]:
+    """The runtime directory of a daemon that all tests of this process share."""
+    with runtime_dir() as path:
+        yield path
 
 
 def start_daemon(directory: Path, **variables: str) -> psutil.Process:
@@ -79,10 +86,8 @@ def fresh_daemon(directory: Path) -> Iterator[dict[str, str]]:
 @pytest.fixture(scope="session")
 def forgetful_dir(no_daemon_is_left: None) -> Iterator[Path]:
     """The runtime directory of a second daemon that all tests of this process share."""
-    path = Path(tempfile.mkdtemp(prefix="r-", dir="/tmp"))
-    yield path
-    end(daemons(THETA_RUNTIME_DIR=str(path)))
-    shutil.rmtree(path, ignore_errors=True)
+    with runtime_dir() as path:
+        yield path
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ SMALL_BYTES: Final = 1 << 16
 """Up to here copying a buffer costs less than the system call of its own."""
 
 _BUFFERS: Final = 160
+"""Buffers that are remembered, to be used again: more than who works ahead holds at once (`filters.arriving`)."""
 
 MAX_BUFFERS: Final = 1024
 """Buffers that one writev takes (IOV_MAX on Linux and macOS)."""
@@ -59,7 +60,7 @@ class PipeReader:
         self._fd = fd
         self._buffer = bytearray(PIPE_BYTES)
         self._used = 0
-        # Buffers that somebody may still look at, the oldest first; more than somebody's window are left to him alone.
+        # Full ones, the oldest first, that somebody may still look at. One that falls out is freed when nobody does.
         self._full: deque[bytearray] = deque(maxlen=_BUFFERS)
         self._alone = sys.getrefcount(self._buffer)
 

@@ -31,7 +31,6 @@ R = TypeVar("R")
 _ROOM_BYTES: Final = 64 << 20
 """A value of more bytes waits in a file until it is complete."""
 
-
 ASK_BYTES: Final = 8 << 20
 """Smaller payloads are kept: there is little to gain."""
 
@@ -147,7 +146,10 @@ class Arriving(ABC, Generic[R]):
         return None if length or offset < 0 else b""
 
     def take(self, data: Buffer) -> bool:
-        """Take some more, which must not change afterwards; False when this leads nowhere, and then for good. All of `data` is in `everything` either way."""
+        """Take some more, which must not change afterwards; False when this leads nowhere, and then for good.
+
+        All of `data` is in `everything` either way.
+        """
         view = memoryview(data)
         while view.nbytes:
             if self._group is None:

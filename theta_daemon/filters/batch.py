@@ -22,6 +22,7 @@ from typing import Final
 from theta_daemon.errors import DigestError, MissingHistoryError, MissingObjectError, ThetaError
 from theta_daemon.filters.at_hand import AtHand
 from theta_daemon.filters.digests import StreamDigest
+from theta_daemon.filters.groups import grouped
 from theta_daemon.filters.plan import Plan, Planner
 from theta_daemon.filters.rebuild import Rebuilder
 from theta_daemon.filters.workspace import Workspace
@@ -209,7 +210,7 @@ class Batch:
         good = [pathname for pathname in sorted(files) if pathname not in self._failed]
         small = [pathname for pathname in good if files[pathname].pointer.size <= PROVE_BYTES]
         self._large = [pathname for pathname in good if files[pathname].pointer.size > PROVE_BYTES]
-        self._groups = list(_groups(small, files))
+        self._groups = list(grouped(small, lambda pathname: files[pathname].pointer.size, PROVE_BYTES))
         self._proving: Future[list[bytes]] | None = None
         self._told_failed = False
 
@@ -305,17 +306,3 @@ class Batch:
                     return
         self._sources.pop(pathname, None)
         self._failed[pathname] = error
-
-
-def _groups(pathnames: Sequence[bytes], files: Mapping[bytes, Wanted]) -> Iterator[list[bytes]]:
-    group: list[bytes] = []
-    nbytes = 0
-    for pathname in pathnames:
-        size = files[pathname].pointer.size
-        if group and nbytes + size > PROVE_BYTES:
-            yield group
-            group, nbytes = [], 0
-        group.append(pathname)
-        nbytes += size
-    if group:
-        yield group

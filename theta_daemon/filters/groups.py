@@ -1,4 +1,4 @@
-"""How values are bundled for the pool: neighbouring small ones together, each large one alone."""
+"""How work is bundled: neighbouring small things together, each large one alone."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ GROUP_BYTES: Final = 1 << 20
 """Small values make up a task of about so many bytes."""
 
 
-def grouped(items: Iterable[T], nbytes: Callable[[T], int]) -> Iterator[list[T]]:
-    """`items` in order, in lists that are never empty."""
+def grouped(items: Iterable[T], nbytes: Callable[[T], int], limit: int = GROUP_BYTES) -> Iterator[list[T]]:
+    """`items` in order, in lists of up to `limit` bytes; what is larger is alone. No list is empty."""
     group: list[T] = []
     total = 0
     for item in items:
         size = nbytes(item)
-        if group and (total + size > GROUP_BYTES or size > WHOLE_BYTES):
+        if group and total + size > limit:
             yield group
             group, total = [], 0
         group.append(item)
