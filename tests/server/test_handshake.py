@@ -143,7 +143,7 @@ def test_flags_of_the_passed_descriptors_stay(site: Site) -> None:
     assert flags == [fcntl.fcntl(fd, fcntl.F_GETFL) for fd in fds]
     git.close()
     client.stdin.close()
-    assert client.wait(20) == 0
+    assert client.wait(20) == 0, client.stderr.read()
     client.stdout.close()
     client.stderr.close()
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 from blake3 import blake3
 
@@ -16,8 +15,6 @@ from theta_daemon.formats.base import Extent, Source
 
 if TYPE_CHECKING:
     from theta_daemon.pointer import Pointer
-
-PIECE_BYTES: Final = 8 << 20
 
 
 class File(Source):
@@ -47,12 +44,6 @@ class File(Source):
             offset += len(part)
             length -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def pieces(self, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-        """The bytes from `start` to `stop` (the end when None)."""
-        end = self._size if stop is None else stop
-        for at in range(start, end, PIECE_BYTES):
-            yield self.read(at, min(PIECE_BYTES, end - at))
 
     def resembles_pointer(self) -> bool:
         """Whether the file starts as a pointer does."""

@@ -12,13 +12,13 @@ from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from blake3 import blake3
 
 from theta_daemon.errors import StoreError, ThetaError
-from theta_daemon.filters.arriving import Arriving, Room, digest_in
+from theta_daemon.filters.arriving import Arriving
 from theta_daemon.filters.chain import Chain
 from theta_daemon.filters.encode import Encoder
 from theta_daemon.filters.forms import Encoded, words_in
@@ -26,6 +26,7 @@ from theta_daemon.filters.groups import WHOLE_BYTES
 from theta_daemon.filters.packing import Packing, Slot, ref
 from theta_daemon.filters.plan import Node, value_key
 from theta_daemon.filters.recipe import METADATA_KEY
+from theta_daemon.filters.rooms import Room, digest_in
 from theta_daemon.filters.spool import Spool
 from theta_daemon.filters.workspace import Workspace
 from theta_daemon.formats.base import Extent
@@ -33,8 +34,6 @@ from theta_daemon.formats.safetensors import Safetensors, metadata
 from theta_daemon.pointer import Parameter, RecordRef
 from theta_daemon.store.skeleton import encode_skeleton
 from theta_daemon.tensor import Buffer
-
-_READ_BYTES: Final = 4 << 20
 
 Results = list[tuple[str, Encoded | Parameter]]
 """For each value its digest, and its record or the parameter that has one."""
@@ -82,7 +81,7 @@ class Ahead(Arriving[Results]):
         # What works on a large value waits for the pool, and so cannot be in it.
         self._waiter = ThreadPoolExecutor(1, thread_name_prefix="theta-ahead")
         self._hasher = ThreadPoolExecutor(1, thread_name_prefix="theta-hash")
-        self._hashing: deque[Future[Any]] = deque()
+        self._hashing: deque[Future[None]] = deque()
         self._hash = blake3()
         self._known: dict[int, Parameter] = {}
         self._first: dict[str, int] = {}
@@ -109,14 +108,7 @@ class Ahead(Arriving[Results]):
         return super().kept(offset, length)
 
     def submit(self, group: Sequence[int], room: Room | Spool) -> Future[Results]:
-        if isinstance(room, Room):
-            self._hashing.append(self._hasher.submit(self._hash.update, room.read(0, room.size)))
-        else:
-            for earlier in self._hashing:
-                earlier.result()
-            self._hashing.append(self._hasher.submit(int))
-            for offset in range(0, room.size, _READ_BYTES):
-                self._hash.update(room.read(offset, min(_READ_BYTES, room.size - offset)))
+        self._hashing.append(self._hasher.submit(self._hash_all, room))
         large = room.size > WHOLE_BYTES
         return (self._waiter if large else self._pool).submit(self._encode, group, room)
 
@@ -153,6 +145,10 @@ class Ahead(Arriving[Results]):
         for thread in (self._waiter, self._hasher):
             thread.shutdown(cancel_futures=True)
         self.packing.close()
+
+    def _hash_all(self, room: Room | Spool) -> None:
+        for piece in room.pieces():
+            self._hash.update(piece)
 
     def _start(self, group: Sequence[int]) -> int:
         """Where in the file the group begins."""

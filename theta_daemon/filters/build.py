@@ -36,7 +36,6 @@ from theta_daemon.store.skeleton import encode_skeleton, skeleton_digest
 from theta_daemon.tensor import Buffer
 from theta_daemon.updates.base import Hint
 
-_READ_BYTES: Final = 4 << 20
 _AHEAD_BYTES: Final = 64 << 20
 _HEAD: Final = b"HEAD"
 _INDEX: Final = b"index"
@@ -127,8 +126,8 @@ class Build:
         digests = []
         for extent in extents:
             hasher = blake3()
-            for offset in range(extent.offset, extent.end, _READ_BYTES):
-                hasher.update(self._spool.read(offset, min(_READ_BYTES, extent.end - offset)))
+            for piece in self._spool.pieces(extent.offset, extent.end):
+                hasher.update(piece)
             digests.append(hasher.hexdigest())
         return digests
 

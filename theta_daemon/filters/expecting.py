@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from theta_daemon.errors import ThetaError
-from theta_daemon.filters.arriving import Arriving, Pieces, Room, digest_in
+from theta_daemon.filters.arriving import Arriving
 from theta_daemon.filters.batch import Prepared, Wanted
+from theta_daemon.filters.rooms import Pieces, Room, digest_in
 from theta_daemon.filters.spool import Spool
 from theta_daemon.filters.workspace import Workspace
 from theta_daemon.tensor import Buffer

@@ -28,7 +28,6 @@ _LOCAL_CRC: Final = 14
 _ENTRY: Final = struct.Struct("<4s6H3I5H2I")
 _ENTRY_CRC: Final = 16
 _FOLLOWS: Final = b"PK\x07\x08"
-_PIECE_BYTES: Final = 4 << 20
 
 Laid = tuple[Source, Mapping[str, Extent]]
 """A checkpoint and its parameters in file order."""
@@ -60,8 +59,8 @@ def intact(source: Source) -> bool:
 
 def _checksum(source: Source, start: int, stop: int) -> int:
     total = 0
-    for at in range(start, stop, _PIECE_BYTES):
-        total = zlib.crc32(source.read(at, min(_PIECE_BYTES, stop - at)), total)
+    for piece in source.pieces(start, stop):
+        total = zlib.crc32(piece, total)
     return total
 
 

@@ -18,7 +18,6 @@ from theta_daemon.filters.workspace import Workspace
 from theta_daemon.pointer import MAX_POINTER_BYTES, PREFIX
 from theta_daemon.tensor import Buffer
 
-_PIECE_BYTES: Final = 1 << 20
 _LARGE_BYTES: Final = 16 << 20
 
 
@@ -46,7 +45,7 @@ class Smudger:
             self._failed[request.pathname] = error
             return None
         if wanted is None:
-            return _unchanged(payload)
+            return payload.pieces()
         if self._can_delay(request):
             self._delayed[request.pathname] = wanted
             return None
@@ -114,8 +113,3 @@ class Smudger:
         if entry is not None and entry.unmerged:
             return True
         return request.treeish is None and history.resolved_conflict(request.pathname)
-
-
-def _unchanged(payload: Spool) -> Iterator[Buffer]:
-    for offset in range(0, payload.size, _PIECE_BYTES):
-        yield payload.read(offset, min(_PIECE_BYTES, payload.size - offset))

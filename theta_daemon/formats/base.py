@@ -7,7 +7,7 @@ concatenation. So headers, padding, zip structure and pickles come back untouche
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring
 from typing import ClassVar, Final
@@ -24,6 +24,8 @@ MAX_NAME_BYTES: Final = 8 << 20
 """Names and shapes of all parameters together, as a pointer spells them; for the same reason."""
 
 MAX_DIMENSIONS: Final = 64
+
+_PIECE_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,12 @@ class Source(ABC):
     @abstractmethod
     def read(self, offset: int, length: int) -> Buffer:
         """Exactly `length` bytes from `offset`. Raises ValueError outside the checkpoint."""
+
+    def pieces(self, start: int = 0, stop: int | None = None) -> Iterator[Buffer]:
+        """The bytes from `start` to `stop` (the end when None), a few megabytes at a time."""
+        end = self.size if stop is None else stop
+        for at in range(start, end, _PIECE_BYTES):
+            yield self.read(at, min(_PIECE_BYTES, end - at))
 
 
 class Format(ABC):

@@ -128,8 +128,8 @@ class Converter:
             for offset in range(0, found.size, _READ_BYTES):
                 spool.write(memoryview(reader.read(offset, min(_READ_BYTES, found.size - offset))))
         hasher = hashlib.sha256()
-        for offset in range(0, spool.size, _READ_BYTES):
-            hasher.update(spool.read(offset, min(_READ_BYTES, spool.size - offset)))
+        for piece in spool.pieces():
+            hasher.update(piece)
         if hasher.hexdigest() != found.oid:
             raise MissingObjectError(f"git-lfs object {found.oid} is damaged here", "see `git lfs fsck`")
 
