@@ -61,9 +61,7 @@ class GitSide:
         self, request: Request, content: Iterable[Buffer], receive: Callable[[memoryview], object] | None = None
     ) -> Reply:
         """Any request; `receive` takes the content piece by piece instead of the reply."""
-        self._say(request)
-        for buffer in content:
-            self._say(Data(buffer))
+        self.start(request, content)
         self._say(EndOfContent())
         answer = self._hear()
         assert isinstance(answer, Answer)
@@ -75,6 +73,12 @@ class GitSide:
         verdict = self._hear()
         assert isinstance(verdict, Verdict)
         return Reply(verdict.status or answer.status, bytes(collected))
+
+    def start(self, request: Request, content: Iterable[Buffer]) -> None:
+        """A request and content that does not end here."""
+        self._say(request)
+        for buffer in content:
+            self._say(Data(buffer))
 
     def list_available_blobs(self) -> tuple[tuple[bytes, ...], Status]:
         """Pathnames that may be asked for now, and what the filter says of the list."""

@@ -17,6 +17,7 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Final, Generic
 
 from protocol.errors import EndedError, ProtocolError
@@ -75,18 +76,24 @@ def run(
     return 0
 
 
+def _go_on(cancelled: threading.Event) -> None:
+    if cancelled.is_set():
+        raise _CancelledError
+
+
 class _Session(Generic[SinkT]):
     def __init__(
         self, stdin_fd: int, stdout_fd: int, handler: Handler[SinkT], report: Report, cancelled: threading.Event
     ) -> None:
         widen(stdin_fd)
         widen(stdout_fd)
+        # Nothing here refers to the session itself: its buffers go when it does, not when somebody looks for cycles.
+        self._check = partial(_go_on, cancelled)
         self._reader = PipeReader(stdin_fd)
         self._writer = PipeWriter(stdout_fd, self._check)
         self._connection = FilterConnection()
         self._handler = handler
         self._report = report
-        self._cancelled = cancelled
         # of the request whose payload is arriving
         self._request: Request | None = None
         self._sink: SinkT | None = None
@@ -122,10 +129,6 @@ class _Session(Generic[SinkT]):
         """Let go of everything; a last error is told, but changes nothing."""
         self._release()
         self._safely(self._handler.close)
-
-    def _check(self) -> None:
-        if self._cancelled.is_set():
-            raise _CancelledError
 
     def _say(self, event: Event) -> None:
         for buffer in self._connection.send(event):
@@ -232,6 +235,7 @@ class _Session(Generic[SinkT]):
         """
         where = "" if self._request is None else f"{printable(self._request.pathname)}: "
         _tell(self._report, where + explain(error))
+        _forget_frames(error)
         return Status.ERROR
 
     def _safely(self, close: Callable[[], None]) -> None:
@@ -253,6 +257,18 @@ def _next(pieces: Iterator[Buffer]) -> memoryview | Exception | None:
         return None if piece is None else memoryview(piece).cast("B")
     except Exception as error:  # noqa: BLE001  # the session turns it into a status
         return error
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Who keeps an error, to raise it, is in a frame of its traceback: a cycle, in which all that they hold would stay."""
+    seen: set[int] = set()
+    errors: list[BaseException | None] = [error]
+    while errors:
+        found = errors.pop()
+        if found is not None and id(found) not in seen:
+            seen.add(id(found))
+            found.__traceback__ = None
+            errors += [found.__cause__, found.__context__]
 
 
 def _tell(report: Report, message: str) -> None:

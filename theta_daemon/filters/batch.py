@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
+from weakref import WeakMethod
 
 from theta_daemon.errors import DigestError, MissingHistoryError, MissingObjectError, ThetaError
 from theta_daemon.filters.at_hand import AtHand
@@ -91,7 +92,9 @@ class Prepared:
             error = self._obstacle(self._plan, pathname)
             if error is not None:
                 self.failed[pathname] = error
-        self._rebuilder = Rebuilder(self._plan, machinery, self._at_hand, self._again if losses < _LOSSES else None)
+        # Weak, for the values to go with the last who needs them, not when somebody looks for cycles.
+        again = WeakMethod(self._again) if losses < _LOSSES else None
+        self._rebuilder = Rebuilder(self._plan, machinery, self._at_hand, again)
         workspace.machinery.counters.add("plans")
 
     def literals(self, pathname: bytes) -> list[memoryview]:
@@ -250,6 +253,8 @@ class Batch:
         """Give up what is still to be done."""
         if self._ahead is not None:
             self._ahead.shutdown(wait=False, cancel_futures=True)
+        self._sources.clear()
+        self._failed.clear()
 
     def _plan_together(self) -> Mapping[bytes, Exception]:
         """One plan for all files; those that fail in it, and why."""

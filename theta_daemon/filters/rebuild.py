@@ -76,7 +76,7 @@ class _Group:
 class Rebuilder:
     """Rebuilds the files of one plan, which was made with `at_hand`.
 
-    `again` plans a file anew after the disk cache has lost something of it.
+    `again` gives who plans a file anew after the disk cache has lost something of it (a weak reference: it has this).
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Rebuilder:
         plan: Plan,
         machinery: Machinery,
         at_hand: AtHand,
-        again: Callable[[bytes], Rebuilder] | None = None,
+        again: Callable[[], Callable[[bytes], Rebuilder] | None] | None = None,
     ) -> None:
         self._machinery = machinery
         self._on_hand = at_hand
@@ -230,9 +230,10 @@ class Rebuilder:
 
     def _anew(self, file: FilePlan) -> Rebuilder:
         """A rebuilder for this file that does not count on what was lost. Raises LostValueError where there is none."""
-        if self._again is None:
+        again = None if self._again is None else self._again()
+        if again is None:
             raise LostValueError
-        return self._again(file.pathname)
+        return again(file.pathname)
 
     def _large_stored(self, file: FilePlan) -> list[tuple[str, TensorSpec]]:
         """The file's large values on disk, as they are now, in order."""

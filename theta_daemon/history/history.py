@@ -8,8 +8,9 @@ method safe from any thread; pointers are parsed under it, so that no session pa
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
@@ -61,7 +62,8 @@ class History:
         self._counters = counters
         self._lock = threading.RLock()
         self._stops = (threading.Event(), cancelled or threading.Event())
-        self._objects = Objects(repository, invocation, stderr_fd, lambda: any(stop.is_set() for stop in self._stops))
+        stopped = partial(_any_set, self._stops)  # not a method: a session's objects go with it
+        self._objects = Objects(repository, invocation, stderr_fd, stopped)
         # Where ids are replaced, an id does not name its content, and what this session reads is no other one's business.
         self._cache = PointerCache() if self._objects.replaced else cache
         self._index = Index(repository, invocation)
@@ -220,3 +222,7 @@ class History:
             if found is not None:
                 self._trees[oid] = tree
         return tree
+
+
+def _any_set(events: Iterable[threading.Event]) -> bool:
+    return any(event.is_set() for event in events)
