@@ -1,6 +1,7 @@
 """git's long-running filter protocol, version 2, for either role: bytes to events and events to bytes. No I/O.
 
     connection.receive_data(bytes read)         b"" is the end of the stream
+    connection.receive_scattered(…)             the same, while content is `due`
     connection.next_event() -> Event            or Pause
     connection.send(event) -> list of buffers   for `writev`, in order
 
@@ -36,7 +37,7 @@ from protocol.events import (
     Role,
     Status,
 )
-from protocol.pktline import Buffer, Mark, PacketReader
+from protocol.pktline import Buffer, Mark, PacketReader, Scatter
 from protocol.states import TURN, State, follow
 
 _CONTENT = frozenset({State.PAYLOAD, State.CONTENT})
@@ -74,6 +75,20 @@ class Connection:
             raise LocalProtocolError("bytes after the end of the stream")
         else:
             self._reader.feed(data)
+
+    @property
+    def due(self) -> int | None:
+        """As `PacketReader.due`, while content arrives."""
+        return self._reader.due if self.state in _CONTENT and not self.our_turn else None
+
+    def receive_scattered(self, scatter: Scatter, count: int) -> None:
+        """`receive_data` for bytes that were read into a `Scatter` made for what was `due`."""
+        if self._ended:
+            raise LocalProtocolError("bytes after the end of the stream")
+        if count:
+            self._reader.feed_scattered(scatter, count)
+        else:
+            self._ended = True
 
     def next_event(self) -> Event | Pause:
         """What the other end said next. Raises RemoteProtocolError when it makes no sense."""

@@ -6,7 +6,8 @@
 Rules
 1. A payload has at most 65516 bytes (git: LARGE_PACKET_DATA_MAX).
 2. A *line* is a payload that ends in one "\n"; exactly one is taken away, since a pathname may end in "\n" too.
-3. Content is read as a stream: a packet that arrives in pieces is handed on in pieces. No byte of content is copied.
+3. Content is read as a stream: a packet that arrives in pieces is handed on in pieces, and full packets that were read into
+   a `Scatter` as one. No byte of content is copied, but for what a `Scatter` was wrong about.
 4. Content is sent as a list for `writev`: packet headers between views of the very buffer that was given.
 
 Documentation/gitprotocol-common and pkt-line.c of git are the sources.
@@ -63,6 +64,41 @@ def frames(content: Buffer) -> Iterator[Buffer]:
         yield view[whole:]
 
 
+class Scatter:
+    """Where to read a run of full packets, for `readv`: their payloads side by side into `room`, the headers elsewhere.
+
+    `due`: bytes of the present packet that are still to come; 0 when a header is.
+    """
+
+    def __init__(self, room: memoryview, due: int) -> None:
+        starts = range(due, len(room), MAX_PAYLOAD)
+        self._room = room
+        self._due = due
+        self._heads = bytearray(HEADER_BYTES * len(starts))
+        heads = memoryview(self._heads)
+        self.buffers: list[memoryview] = [room[:due]] if due else []
+        for number, start in enumerate(starts):
+            self.buffers.append(heads[HEADER_BYTES * number : HEADER_BYTES * (number + 1)])
+            self.buffers.append(room[start : start + MAX_PAYLOAD])
+
+    def payload(self, count: int) -> tuple[memoryview, int] | None:
+        """What the first `count` bytes read hold: payload, and how much is due then. None: other packets than expected."""
+        if count <= self._due:
+            return self._room[:count], self._due - count
+        packets, part = divmod(count - self._due, MAX_PACKET)
+        if 0 < part < HEADER_BYTES:
+            return None
+        heads = packets + bool(part)
+        if self._heads[: HEADER_BYTES * heads] != _FULL_HEADER * heads:
+            return None
+        size = self._due + packets * MAX_PAYLOAD + max(0, part - HEADER_BYTES)
+        return self._room[:size], MAX_PACKET - part if part else 0
+
+    def raw(self, count: int) -> bytes:
+        """The first `count` bytes as they came."""
+        return b"".join(self.buffers)[:count]
+
+
 class PacketReader:
     """Bytes in, packets out; by line or by piece of content, as the caller's state asks.
 
@@ -74,6 +110,22 @@ class PacketReader:
         self._view = memoryview(b"")
         self._partial = bytearray()  # the beginning of a header or of a line that is not complete
         self._payload: int | None = None  # bytes still to come of the packet whose header was read
+        self._full = False  # whether that packet, or the last one, is as long as one can be
+
+    @property
+    def due(self) -> int | None:
+        """For a `Scatter`: bytes to come of a run of full packets before the next header; None: no use to expect any."""
+        return None if self._view or self._partial or not self._full else self._payload or 0
+
+    def feed_scattered(self, scatter: Scatter, count: int) -> None:
+        """`count` more bytes, read into a `Scatter` that was made for what was `due`."""
+        found = scatter.payload(count)
+        if found is None:
+            self.feed(scatter.raw(count))
+            return
+        # From here on as if it were one packet.
+        self._view, due = found
+        self._payload = (len(self._view) + due) or None
 
     def feed(self, data: Buffer) -> None:
         """More bytes; earlier ones that were not read yet stay in front."""
@@ -124,6 +176,7 @@ class PacketReader:
                     break
                 at += HEADER_BYTES
                 left = MAX_PAYLOAD
+                self._full = True
             if piece := view[at : at + left]:
                 found.append(piece)
                 at += len(piece)
@@ -142,10 +195,12 @@ class PacketReader:
         except Error:
             raise RemoteProtocolError(f"{header!r} is not the length of a packet") from None
         if length == 0:
+            self._full = False
             return Mark.FLUSH
         if not HEADER_BYTES <= length <= MAX_PACKET:
             raise RemoteProtocolError(f"{header!r} is no length that a packet can have here")
         self._payload = length - HEADER_BYTES
+        self._full = length == MAX_PACKET
         return self._payload
 
     def _take(self, count: int) -> bytes | None:

@@ -22,7 +22,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from protocol.pktline import Buffer
+from protocol.pktline import Buffer, Scatter
 from theta_daemon.lending import PIPE_BYTES, Lender, Loan
 
 _PAUSE_SECONDS: Final = 1e-4
@@ -66,30 +66,44 @@ class PipeReader:
 
     def read(self) -> memoryview:
         """The bytes that have arrived, at least one; empty at the end. They never change."""
+        room = self._room()
+        count = self._read([room])
+        self._used += count
+        return room[:count]
+
+    def read_scattered(self, due: int) -> tuple[Scatter, int]:
+        """The same, in a `Scatter` for what is due."""
+        scatter = Scatter(self._room(), due)
+        count = self._read(scatter.buffers)
+        self._used += count  # more than the payload's bytes
+        return scatter, count
+
+    def _room(self) -> memoryview:
         if sys.getrefcount(self._buffer) == self._alone:
             self._used = 0
         elif PIPE_BYTES - self._used < SMALL_BYTES:
             old, self._buffer = self._buffer, self._free() or bytearray(PIPE_BYTES)
             self._full.append(old)
             self._used = 0
-        room = memoryview(self._buffer)[self._used :]
+        return memoryview(self._buffer)[self._used :]
+
+    def _read(self, buffers: Sequence[memoryview]) -> int:
+        """How many bytes have come, 0 at the end."""
         while True:
             try:
-                count = os.readv(self._fd, [room])
+                return os.readv(self._fd, buffers)
             except BlockingIOError:
                 _wait(self._fd, select.POLLIN)
             except ConnectionResetError:
-                return room[:0]
-            else:
-                self._used += count
-                return room[:count]
+                return 0
 
     def _free(self) -> bytearray | None:
-        """The oldest buffer if nobody looks at it, or the next one."""
-        for _ in range(min(2, len(self._full))):
-            if sys.getrefcount(self._full[0]) == self._alone:
-                return self._full.popleft()
-            self._full.rotate(-1)
+        """The buffer that was filled last of those that nobody looks at: the processor may still have it at hand."""
+        for index in range(len(self._full) - 1, -1, -1):
+            if sys.getrefcount(self._full[index]) == self._alone:
+                buffer = self._full[index]
+                del self._full[index]
+                return buffer
         return None
 
 

@@ -109,7 +109,7 @@ class _Session(Generic[SinkT]):
                     self._take(memoryview(event.data))
                 case Pause():
                     self._check()
-                    self._connection.receive_data(self._reader.read())
+                    self._read()
                 case Request():
                     self._begin(event)
                 case EndOfContent():
@@ -133,6 +133,13 @@ class _Session(Generic[SinkT]):
     def _say(self, event: Event) -> None:
         for buffer in self._connection.send(event):
             self._writer.add(buffer)
+
+    def _read(self) -> None:
+        due = self._connection.due
+        if due is None:
+            self._connection.receive_data(self._reader.read())
+        else:
+            self._connection.receive_scattered(*self._reader.read_scattered(due))
 
     # a request
 

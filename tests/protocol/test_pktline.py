@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import LocalProtocolError
-from protocol.pktline import FLUSH, MAX_PAYLOAD, Buffer, Mark, PacketReader, frames, line, lines
+from protocol.pktline import FLUSH, MAX_PACKET, MAX_PAYLOAD, Buffer, Mark, PacketReader, Scatter, frames, line, lines
 
 
 def contents(reader: PacketReader) -> bytes | None:
@@ -122,6 +122,91 @@ def test_pieces_at_once_are_the_same_content(sizes: list[int], places: list[int]
     assert joined == b"".join(payloads)
     assert reader.line() == b"next"
     assert reader.between_packets
+
+
+def pour(data: memoryview, buffers: list[memoryview], count: int) -> int:
+    """What `readv` does with the beginning of a stream that has `count` bytes."""
+    left = min(count, len(data))
+    at = 0
+    for buffer in buffers:
+        part = data[at : min(at + len(buffer), left)]
+        buffer[: len(part)] = part
+        at += len(part)
+    return at
+
+
+@given(
+    sizes=st.lists(st.sampled_from([MAX_PAYLOAD] * 6 + [0, 1, 3, 4, 5000, MAX_PAYLOAD - 1]), max_size=8),
+    reads=st.lists(
+        st.tuples(st.integers(1, 4 * MAX_PACKET), st.integers(1, 5 * MAX_PACKET) | st.sampled_from([1, 2, 3, 4, 5])),
+        min_size=1,
+        max_size=20,
+    ),
+)
+def test_scattered_content_is_the_same(sizes: list[int], reads: list[tuple[int, int]]) -> None:
+    """Whatever packets come, in whatever portions, into whatever rooms; and what follows the flush is understood."""
+    wanted = bytes(index % 251 for index in range(sum(sizes)))
+    stream, at = b"", 0
+    for size in sizes:
+        stream += b"%04x" % (size + 4) + wanted[at : at + size]
+        at += size
+    data = memoryview(stream + FLUSH + line(b"next") + FLUSH)
+    reader = PacketReader()
+    found = b""
+    flushed = False
+    for room_bytes, count in itertools.cycle(reads):
+        due = None if flushed else reader.due
+        if due is None:
+            reader.feed(data[:count])
+            data = data[count:]
+        else:
+            scatter = Scatter(memoryview(bytearray(room_bytes)), due)
+            got = pour(data, scatter.buffers, count)
+            data = data[got:]
+            reader.feed_scattered(scatter, got)
+        while not flushed:
+            found += b"".join(reader.pieces())
+            piece = reader.content()
+            if piece is Mark.MORE:
+                break
+            if piece is Mark.FLUSH:
+                flushed = True
+            else:
+                assert isinstance(piece, memoryview)
+                found += piece
+        if flushed and not data:
+            break
+    assert found == wanted
+    assert reader.line() == b"next"
+    assert reader.line() is Mark.FLUSH
+    assert reader.between_packets
+
+
+def test_full_packets_that_are_scattered_are_one_piece() -> None:
+    """That is what it is for: no copy, no call for each packet; only a shorter packet is copied."""
+    content = bytes(range(256)) * 2048
+    stream = memoryview(b"".join(frames(content)) + FLUSH)
+    reader = PacketReader()
+    reader.feed(stream[: 100 + 4])
+    assert reader.content() == content[:100]
+    memory = bytearray(8 * MAX_PAYLOAD)
+    at = 104
+    got = bytearray(content[:100])
+    for count in (5 * MAX_PACKET + 10, 2 * MAX_PACKET, len(stream)):
+        due = reader.due
+        assert due is not None
+        scatter = Scatter(memoryview(memory), due)
+        number = pour(stream[at:], scatter.buffers, count)
+        at += number
+        reader.feed_scattered(scatter, number)
+        pieces = reader.pieces()
+        if number == count:
+            (piece,) = pieces
+            assert piece.obj is memory
+        got += b"".join(pieces)
+        while isinstance(piece := reader.content(), memoryview):
+            got += piece
+    assert got == content
 
 
 def test_a_list_ends_in_a_flush() -> None:

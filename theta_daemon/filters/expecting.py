@@ -18,9 +18,11 @@ from typing import ClassVar
 from theta_daemon.errors import ThetaError
 from theta_daemon.filters.arriving import Arriving
 from theta_daemon.filters.batch import Prepared, Wanted
+from theta_daemon.filters.literals import read_literals
 from theta_daemon.filters.rooms import Pieces, Room, digest_in
 from theta_daemon.filters.spool import Spool
 from theta_daemon.filters.workspace import Workspace
+from theta_daemon.pointer import Pointer
 from theta_daemon.tensor import Buffer
 
 
@@ -42,23 +44,36 @@ class Expected:
 
 
 def expected(workspace: Workspace, pathname: bytes) -> Expected | None:
-    """What the index has for a path, if the store holds all of it."""
+    """What the index has for a path, if the store holds all of it. It is planned only if it must be rebuilt."""
     try:
         entry = workspace.history.index_entry(pathname)
         pointer = None if entry is None else workspace.pointer(entry.blob, fetch=False)
-        if entry is None or pointer is None:
+        if entry is None or pointer is None or not _rebuildable(workspace, pointer):
             return None
-        if not all(workspace.store.holds(oid, size) for oid, size in pointer.objects.items()):
-            return None
-        prepared = Prepared(workspace, {pathname: Wanted(entry.blob, pointer)})
-        literals = prepared.literals(pathname)
+        literals = read_literals(pointer, workspace.machinery.records)
     except ThetaError:
         return None
     segments = []
     for literal, parameter in zip(literals, pointer.parameters, strict=False):
         segments += [Segment(literal.nbytes, literal), Segment(parameter.spec.nbytes, parameter.digest)]
     segments.append(Segment(literals[-1].nbytes, literals[-1]))
-    return Expected(pointer.digest, segments, lambda: prepared.stream(pathname))
+    wanted = Wanted(entry.blob, pointer)
+    return Expected(pointer.digest, segments, lambda: Prepared(workspace, {pathname: wanted}).stream(pathname))
+
+
+def _rebuildable(workspace: Workspace, pointer: Pointer) -> bool:
+    """Whether all objects are here, the lineage included, and the update types known. Raises ThetaError."""
+    if not all(workspace.store.holds(oid, size) for oid, size in pointer.objects.items()):
+        return False
+    updates = {parameter.update for parameter in pointer.parameters}
+    if pointer.lineage is not None:
+        lineage = workspace.lineage(pointer.lineage)
+        if lineage is None:
+            return False
+        updates |= lineage.updates
+    for update in updates:
+        workspace.registry.update(update)
+    return True
 
 
 class Match(Arriving[int]):

@@ -19,22 +19,16 @@ from typing import Final
 
 import numpy as np
 
-from theta_daemon.errors import DigestError, RecordError, ThetaError
+from theta_daemon.errors import RecordError, ThetaError
 from theta_daemon.filters.at_hand import AtHand, LostValueError
 from theta_daemon.filters.chain import Chain
 from theta_daemon.filters.digests import OrderedDigest
+from theta_daemon.filters.literals import read_literals, room
 from theta_daemon.filters.machinery import Machinery
 from theta_daemon.filters.plan import FilePlan, Plan
 from theta_daemon.filters.values import Values, check, fitting
-from theta_daemon.pointer import SkeletonRef
 from theta_daemon.store.cached_value import CachedValue
-from theta_daemon.store.skeleton import (
-    MAX_RECORD_BYTES,
-    decode_skeleton,
-    pack_literals,
-    skeleton_digest,
-    unpack_literals,
-)
+from theta_daemon.store.skeleton import pack_literals, unpack_literals
 from theta_daemon.tensor import Buffer, TensorSpec, flat_bytes
 
 AHEAD_BYTES: Final = 48 << 20
@@ -48,8 +42,6 @@ _WHOLE_STORED_BYTES: Final = 16 << 20
 
 _OPENED_AHEAD: Final = 2
 """Those larger ones that are checked while another one is handed out."""
-
-_DAMAGED: Final = "an object is damaged: run `git theta fsck --repair`, or remove the object and fetch it again with `git theta fetch`"
 
 
 @dataclass(slots=True)
@@ -153,34 +145,15 @@ class Rebuilder:
     def literals(self, file: FilePlan) -> list[memoryview]:
         """The skeleton's literal bytes: one before each parameter and one after the last. Raises RecordError and others."""
         pointer = file.pointer
-        room = pointer.size - sum(parameter.spec.nbytes for parameter in pointer.parameters)
         count = len(pointer.parameters) + 1
-        skeleton = pointer.skeleton
-        if skeleton is None:
-            return [memoryview(b"")] * count
         try:
             if file.skeleton is not None:
-                packed = self._on_hand.read(file.skeleton, flat_bytes(8 * count + room))
-                return unpack_literals(packed, count)
-            literals = self._read_skeleton(skeleton, room, count)
+                return unpack_literals(self._on_hand.read(file.skeleton, flat_bytes(8 * count + room(pointer))), count)
         except LostValueError:
             return self._anew(file).literals(replace(file, skeleton=None))
-        except ThetaError as error:
-            raise error.within(f"skeleton, object {skeleton.object}") from error
-        if sum(literal.nbytes for literal in literals) != room:
-            raise RecordError(f"skeleton, object {skeleton.object}: its size does not fit the pointer's")
-        self._values.keep(skeleton.digest, b"".join(pack_literals(literals)), 1)
-        return literals
-
-    def _read_skeleton(self, skeleton: SkeletonRef, room: int, count: int) -> list[memoryview]:
-        record = self._machinery.records.record(skeleton.ref)
-        if record.length != skeleton.stored:
-            raise RecordError("the record's size is not the one in the pointer")
-        if record.length > MAX_RECORD_BYTES:
-            raise RecordError(f"{record.length} bytes are too many for a skeleton")
-        literals = decode_skeleton(record.read(0, record.length), room, count)
-        if skeleton_digest(literals) != skeleton.digest:
-            raise DigestError("the rebuilt skeleton is not the one that was added", _DAMAGED)
+        literals = read_literals(pointer, self._machinery.records)
+        if pointer.skeleton is not None:
+            self._values.keep(pointer.skeleton.digest, b"".join(pack_literals(literals)), 1)
         return literals
 
     def _submit_group(self, group: _Group) -> _Work:

@@ -10,8 +10,8 @@ from theta_daemon.errors import PointerError, ThetaError
 from theta_daemon.filters.machinery import Machinery
 from theta_daemon.filters.plan import Plan, Planner
 from theta_daemon.filters.proven import Proven
-from theta_daemon.history import lineage
 from theta_daemon.history.history import History
+from theta_daemon.history.lineage import MAX_BYTES, Lineage, decode
 from theta_daemon.history.memo import Memo
 from theta_daemon.history.repository import Repository
 from theta_daemon.invocation import Invocation
@@ -71,7 +71,7 @@ class Workspace:
     def supply_lineages(self, planner: Planner) -> None:
         """Give `planner` the lineages it wants, as far as their objects are here."""
         for pathname, ref in planner.wanted_lineages().items():
-            planner.supply_lineage(pathname, self._lineage(ref))
+            planner.supply_lineage(pathname, self.lineage(ref))
 
     def cached_values(self, plan: Plan) -> dict[str, memoryview]:
         """The values of `plan` that the tensor cache has, by key."""
@@ -83,12 +83,13 @@ class Workspace:
                     values[key] = value
         return values
 
-    def _lineage(self, ref: RecordRef) -> lineage.Lineage | None:
+    def lineage(self, ref: RecordRef) -> Lineage | None:
+        """A lineage record; None where it is not here or breaks a rule."""
         try:
             record = self.machinery.records.record(ref)
-            if record.length > lineage.MAX_BYTES:
+            if record.length > MAX_BYTES:
                 return None
-            found = lineage.decode(record.read(0, record.length))
+            found = decode(record.read(0, record.length))
         except ThetaError:
             return None
         self.machinery.counters.add("lineages_read")

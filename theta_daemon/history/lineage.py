@@ -63,6 +63,13 @@ class Lineage:
             return frozenset(self.steps.wire.objects)
         return frozenset(step.object for steps in self.steps.values() for step in steps)
 
+    @property
+    def updates(self) -> frozenset[str]:
+        """The update types of all steps."""
+        if isinstance(self.steps, _Chains):
+            return frozenset(self.steps.wire.updates)
+        return frozenset(step.update for steps in self.steps.values() for step in steps)
+
 
 def steps_below(previous: Parameter, below: Sequence[Step] = ()) -> tuple[Step, ...]:
     """The steps of a parameter whose previous value is `previous`; `below` are those of `previous` itself."""
