@@ -51,6 +51,9 @@ class Arriving(ABC, Generic[R]):
         self._missing = 0
         self._next_group()
 
+    def look(self, group: Sequence[int], data: memoryview) -> None:
+        """More bytes of the segments `group`, in order. They do not change."""
+
     @abstractmethod
     def submit(self, group: Sequence[int], room: Room | Spool) -> Future[R]:
         """Have the segments `group`, whose bytes are all in `room`, worked on."""
@@ -83,6 +86,7 @@ class Arriving(ABC, Generic[R]):
                 return False
             count = min(view.nbytes, self._missing)
             self._room.write(view[:count])
+            self.look(self._group, view[:count])
             self._missing -= count
             view = view[count:]
             while self._group is not None and not self._missing:

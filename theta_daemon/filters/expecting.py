@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from theta_daemon.errors import ThetaError
 from theta_daemon.filters.arriving import Arriving
 from theta_daemon.filters.batch import Prepared, Wanted
+from theta_daemon.filters.digests import StreamDigest
+from theta_daemon.filters.groups import WHOLE_BYTES
 from theta_daemon.filters.literals import read_literals
 from theta_daemon.filters.rooms import Pieces, Room, digest_in
 from theta_daemon.filters.spool import Spool
@@ -77,21 +78,29 @@ def _rebuildable(workspace: Workspace, pointer: Pointer) -> bool:
 
 
 class Match(Arriving[int]):
-    """How far the payload is what was expected."""
-
-    ahead_bytes: ClassVar[int] = 128 << 20
-    """Hashing is faster than git, but a large value is hashed only when all of it is there."""
+    """How far the payload is what was expected. Large values are hashed while they arrive."""
 
     def __init__(self, directory: Path, pool: ThreadPoolExecutor, expectation: Expected) -> None:
         super().__init__(directory, [segment.length for segment in expectation.segments], Pieces)
         self._pool = pool
         self._expected = expectation
         self._proven = 0
+        self._stream: StreamDigest | None = None
 
     def hexdigest(self) -> str:
         return self._expected.digest
 
+    def look(self, group: Sequence[int], data: memoryview) -> None:
+        segment = self._expected.segments[group[0]]
+        large = len(group) == 1 and segment.length > WHOLE_BYTES and isinstance(segment.expected, str)
+        if large and not isinstance(self._room, Spool):  # which hashes by itself
+            self._stream = self._stream or StreamDigest(self._pool.submit)
+            self._stream.update(data)
+
     def submit(self, group: Sequence[int], room: Room | Spool) -> Future[int]:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            return self._pool.submit(self._same, group, room, stream)
         return self._pool.submit(self._equal, group, room)
 
     def settle(self, group: Sequence[int], room: Room | Spool, result: int) -> bool:
@@ -107,6 +116,10 @@ class Match(Arriving[int]):
             left -= view.nbytes
             if not left:
                 break
+
+    def _same(self, group: Sequence[int], room: Room | Spool, stream: StreamDigest) -> int:
+        """The same for a single value that has been hashed; that was submitted before this."""
+        return room.size if stream.hexdigest() == self._expected.segments[group[0]].expected else 0
 
     def _equal(self, group: Sequence[int], room: Room | Spool) -> int:
         """How many bytes are as expected: all, or none."""
