@@ -468,7 +468,22 @@ end:
     return answer;
 }
 
+static PyObject *equal(PyObject *self, PyObject *arguments) {
+    Py_buffer one, other;
+    int same;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "y*y*", &one, &other))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    same = one.len == other.len && memcmp(one.buf, other.buf, one.len) == 0;
+    Py_END_ALLOW_THREADS;
+    PyBuffer_Release(&one);
+    PyBuffer_Release(&other);
+    return PyBool_FromLong(same);
+}
+
 static PyMethodDef methods[] = {
+    {"equal", equal, METH_VARARGS, "equal(one, other): whether two buffers have the same bytes."},
     {"join", join, METH_VARARGS,
      "join(words, width, sections, rotate, inflate): fill `words` from its encoded planes; False if they are malformed."},
     {"split", split, METH_VARARGS, "split(words, planes, rotate): fill the byte planes of `words`, the lowest first."},

@@ -5,6 +5,9 @@ import numpy.typing as npt
 
 from theta_daemon.tensor import Buffer
 
+def equal(
+    one: Buffer | npt.NDArray[np.unsignedinteger], other: Buffer | npt.NDArray[np.unsignedinteger], /
+) -> bool: ...
 def join(
     words: npt.NDArray[np.unsignedinteger],
     width: int,

@@ -134,6 +134,13 @@ def decode_planes(data: Buffer, words: Words, *, rotate: bool) -> None:
             _merge(planes, words, rotate=rotate)
 
 
+def equal(words: Words, others: Words) -> bool:
+    """Whether these are the same words."""
+    if _planes is None:
+        return np.array_equal(words, others)
+    return _planes.equal(np.ascontiguousarray(words), np.ascontiguousarray(others))
+
+
 def replays() -> bool:
     """Whether there is a compiled way to `replay`."""
     return _planes is not None

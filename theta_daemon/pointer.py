@@ -322,8 +322,11 @@ def _wrong(parameter: Parameter, pointer: Pointer) -> str | None:
     return f"field {which} of parameter {parameter.name!r}: {why}"
 
 
+_JSON: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+
+
 def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return _JSON.encode(value)
 
 
 def _block(text: str) -> str:

@@ -55,7 +55,7 @@ def ahead(workspace: Workspace, pathname: bytes, beginning: memoryview) -> Ahead
             return None  # most of it may be there already
         if history.attribute(pathname, "theta-format") not in (None, Safetensors.name) or workspace.hints().fingerprint:
             return None
-        head = Room(len(beginning))
+        head = Room()
         head.write(beginning)
         extents = Safetensors().expected_layout(head)
         if not extents or metadata(head, METADATA_KEY)[0] is not None:

@@ -37,17 +37,16 @@ class Arriving(ABC, Generic[R]):
 
     ahead_bytes: ClassVar[int] = 64 << 20
 
-    def __init__(self, directory: Path, lengths: Sequence[int], room: type[Room] = Room) -> None:
-        """`directory` takes the file of a value too large for memory, `room` the others."""
+    def __init__(self, directory: Path, lengths: Sequence[int]) -> None:
+        """`directory` takes the file of a value too large for memory."""
         self._directory = directory
         self._lengths = lengths
-        self._new_room = room
         self._groups = grouped(range(len(lengths)), lambda index: lengths[index])
         self._window: deque[tuple[Sequence[int], Room | Spool, Future[R]]] = deque()
         self._waiting = 0
         self._rest = b""
         self._group: Sequence[int] | None = None
-        self._room: Room | Spool = Room(0)
+        self._room: Room | Spool = Room()
         self._missing = 0
         self._next_group()
 
@@ -118,7 +117,7 @@ class Arriving(ABC, Generic[R]):
         self._group = next(self._groups, None)
         self._missing = sum(self._lengths[index] for index in self._group or ())
         small = self._group is None or len(self._group) > 1 or self._missing <= _ROOM_BYTES
-        self._room = self._new_room(self._missing) if small else Spool(self._directory)
+        self._room = Room() if small else Spool(self._directory)
 
     def _drain(self, limit: int) -> bool:
         """Settle from the front while more than `limit` bytes wait, and whatever is done."""

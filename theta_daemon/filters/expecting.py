@@ -20,7 +20,7 @@ from theta_daemon.filters.batch import Prepared, Wanted
 from theta_daemon.filters.digests import StreamDigest
 from theta_daemon.filters.groups import WHOLE_BYTES
 from theta_daemon.filters.literals import read_literals
-from theta_daemon.filters.rooms import Pieces, Room, digest_in
+from theta_daemon.filters.rooms import Room, digest_in
 from theta_daemon.filters.spool import Spool
 from theta_daemon.filters.workspace import Workspace
 from theta_daemon.pointer import Pointer
@@ -81,7 +81,7 @@ class Match(Arriving[int]):
     """How far the payload is what was expected. Large values are hashed while they arrive."""
 
     def __init__(self, directory: Path, pool: ThreadPoolExecutor, expectation: Expected) -> None:
-        super().__init__(directory, [segment.length for segment in expectation.segments], Pieces)
+        super().__init__(directory, [segment.length for segment in expectation.segments])
         self._pool = pool
         self._expected = expectation
         self._proven = 0

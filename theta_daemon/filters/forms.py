@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from theta_daemon.codec import equal
 from theta_daemon.formats.base import Source
 from theta_daemon.store.base import BytesRecord
 from theta_daemon.tensor import Buffer, TensorSpec, Words
@@ -62,7 +63,7 @@ def holds(update: ChunkedUpdate, spec: TensorSpec, part: bytes, value: Words, pr
     """Whether `part` gives `value` back."""
     words = previous.copy() if update.incremental and previous is not None else np.empty_like(value)
     update.decode_chunk(spec, part, words)
-    return np.array_equal(words, value)
+    return equal(words, value)
 
 
 def whole_form(
@@ -77,7 +78,7 @@ def whole_form(
         return None
     words = np.empty_like(value) if before is None else before.copy()
     update.open(spec, BytesRecord(record)).apply(0, spec.words, words)
-    if not np.array_equal(words, value):
+    if not equal(words, value):
         return None
     return Encoded(update.name, update.incremental, [record], {update.name: len(record)})
 
@@ -115,7 +116,7 @@ def described_form(
         def same(start: int, stop: int, decoder: Decoder = decoder) -> bool:
             words = np.empty(stop - start, spec.dtype.word_dtype)
             decoder.apply(start, stop, words)
-            return np.array_equal(words, read(start, stop))
+            return equal(words, read(start, stop))
 
         if same(*spans[0]) and all(run(same, spans[1:])):
             return Encoded(update.name, False, [record], {update.name: len(record)})

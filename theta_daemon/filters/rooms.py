@@ -1,7 +1,8 @@
-"""Where the bytes of a few values wait until all of them are there (`filters.arriving`): in memory, or as they came."""
+"""Where the bytes of a few values wait in memory until all of them are there (`filters.arriving`): as they came."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,67 +14,60 @@ from theta_daemon.tensor import Buffer
 
 
 class Room(Source):
-    """Memory for `nbytes` bytes that are on their way."""
+    """Bytes that are on their way. What was written is kept, not copied: it must not change any more."""
 
-    def __init__(self, nbytes: int) -> None:
-        self._bytes = np.empty(nbytes, np.uint8)
-        self._filled = 0
+    def __init__(self) -> None:
+        self._pieces: list[memoryview] = []
+        self._starts: list[int] = []
+        self._size = 0
 
     def write(self, data: Buffer) -> None:
         """Append."""
-        new = np.frombuffer(data, np.uint8)
-        np.copyto(self._bytes[self._filled : self._filled + new.size], new)  # without the GIL, unlike a memoryview
-        self._filled += new.size
+        piece = memoryview(data)
+        if piece.nbytes:
+            self._pieces.append(piece)
+            self._starts.append(self._size)
+            self._size += piece.nbytes
 
     @property
     def size(self) -> int:
-        return self._filled
+        return self._size
 
     def read(self, offset: int, length: int) -> memoryview:
-        if offset < 0 or length < 0 or offset + length > self._filled:
-            raise ValueError(f"bytes {offset} to {offset + length} are outside of {self._filled}")
-        return self._bytes.data[offset : offset + length].toreadonly()
+        parts = list(self.pieces(offset, offset + length))
+        if len(parts) == 1:
+            return parts[0].toreadonly()
+        joined = np.empty(length, np.uint8)
+        at = 0
+        for part in parts:
+            np.copyto(joined[at : at + part.nbytes], np.frombuffer(part, np.uint8))  # without the GIL, unlike a join
+            at += part.nbytes
+        return joined.data.toreadonly()
 
     def digest(self, offset: int, length: int) -> str:
         """BLAKE3 of a part."""
-        return blake3(self.read(offset, length)).hexdigest()
-
-    def close(self) -> None:
-        """As a `Spool` is closed; views stay valid."""
-
-
-class Pieces(Room):
-    """The same without the memory: the pieces as they came, which must not change any more."""
-
-    def __init__(self, nbytes: int) -> None:
-        super().__init__(0)
-        self._pieces: list[memoryview] = []
-
-    def write(self, data: Buffer) -> None:
-        self._pieces.append(memoryview(data))
-        self._filled += self._pieces[-1].nbytes
-
-    def read(self, offset: int, length: int) -> memoryview:
-        return memoryview(b"".join(self._parts(offset, length)))
-
-    def digest(self, offset: int, length: int) -> str:
         found = blake3()
-        for part in self._parts(offset, length):
+        for part in self.pieces(offset, offset + length):
             found.update(part)
         return found.hexdigest()
 
-    def close(self) -> None:
-        self._pieces = []
-        self._filled = 0
-
-    def _parts(self, offset: int, length: int) -> Iterator[memoryview]:
-        if offset < 0 or length < 0 or offset + length > self._filled:
-            raise ValueError(f"bytes {offset} to {offset + length} are outside of {self._filled}")
-        for piece in self._pieces:
-            part = piece[offset : offset + length]
-            offset = max(0, offset - piece.nbytes)
-            length -= part.nbytes
+    def pieces(self, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
+        end = self._size if stop is None else stop
+        if not 0 <= start <= end <= self._size:
+            raise ValueError(f"bytes {start} to {end} are outside of {self._size}")
+        index = max(0, bisect_right(self._starts, start) - 1)
+        while start < end:
+            begin = self._starts[index]
+            part = self._pieces[index][start - begin : end - begin]
             yield part
+            start += part.nbytes
+            index += 1
+
+    def close(self) -> None:
+        """Let go; views stay valid."""
+        self._pieces = []
+        self._starts = []
+        self._size = 0
 
 
 def digest_in(room: Room | Spool, offset: int, length: int) -> str:
