@@ -31,8 +31,8 @@ from theta_daemon.store.cached_value import CachedValue
 from theta_daemon.store.skeleton import pack_literals, unpack_literals
 from theta_daemon.tensor import Buffer, TensorSpec, flat_bytes
 
-AHEAD_BYTES: Final = 48 << 20
-"""Decoded bytes that may wait for git to read them."""
+AHEAD_BYTES: Final = 16 << 20
+"""Decoded bytes that may wait for git to read them: few enough to be in the processor's cache still when it does."""
 
 _GROUP_BYTES: Final = 1 << 20
 """Small values are computed in groups of about this size."""
