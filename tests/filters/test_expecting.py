@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -101,3 +102,32 @@ def test_a_store_that_cannot_give_the_unchanged_part_is_an_error_and_no_wrong_co
     with pytest.raises(StoreError, match="object abc is damaged") as caught:
         spooled(bytes(changed), Store(damaged=True), short_dir).hexdigest()
     assert caught.value.hint is not None
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("changed", [None, 0, 9_000_000, 17_999_999, 18_000_005])
+def test_large_values_are_hashed_by_few_workers(short_dir: Path, workers: int, changed: int | None) -> None:
+    """While they arrive; what hashes them never waits for what no worker is left to do."""
+    expected = np.random.default_rng(2).bytes(36_000_010)
+    lengths = [9_000_000, 9_000_000, 10, 18_000_000]
+    segments = []
+    position = 0
+    for length in lengths:
+        segments.append(Segment(length, blake3(expected[position : position + length]).hexdigest()))
+        position += length
+    content = bytearray(expected)
+    if changed is not None:
+        content[changed] ^= 1
+    with ThreadPoolExecutor(workers) as pool:
+        held = threading.Event()
+        for _ in range(workers):
+            pool.submit(held.wait, 30)  # so that all that is submitted meanwhile begins at once
+        threading.Timer(0.2, held.set).start()
+        expectation = Expected(blake3(expected).hexdigest(), segments, lambda: iter([expected]))
+        spool = ArrivingSpool(short_dir, lambda _: Match(short_dir, pool, expectation), LIMIT)
+        for start in range(0, len(content), 65_516):
+            spool.write(memoryview(content)[start : start + 65_516])
+        assert spool.hexdigest() == blake3(content).hexdigest()
+        assert (spool.taker is None) == (changed is not None)
+        assert b"".join(bytes(piece) for piece in spool.pieces()) == content
+        spool.close()

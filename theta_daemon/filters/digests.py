@@ -75,9 +75,14 @@ class StreamDigest:
         if self._part_bytes >= _PART_BYTES:
             self._hand_over()
 
+    def end(self) -> None:
+        """Nothing more comes. After this a worker, too, may ask for the digest: all parts were submitted before it."""
+        if self._part:
+            self._hand_over()
+
     def hexdigest(self) -> str:
         """The digest of all; waits for the pool. Raises what the pool raises when it is given up."""
-        self._hand_over()
+        self.end()
         for part in self._parts:
             part.result()
         return self._digest.so_far()

@@ -100,6 +100,7 @@ class Match(Arriving[int]):
     def submit(self, group: Sequence[int], room: Room | Spool) -> Future[int]:
         stream, self._stream = self._stream, None
         if stream is not None:
+            stream.end()
             return self._pool.submit(self._same, group, room, stream)
         return self._pool.submit(self._equal, group, room)
 
