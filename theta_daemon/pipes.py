@@ -61,8 +61,11 @@ class PipeReader:
         self._buffer = bytearray(PIPE_BYTES)
         self._used = 0
         # Full ones, the oldest first, that somebody may still look at. One that falls out is freed when nobody does.
-        self._full: deque[bytearray] = deque(maxlen=_BUFFERS)
+        self._full: deque[bytearray] = deque([bytearray()], maxlen=_BUFFERS)
+        # What the interpreter counts where nobody else looks, for each of the two ways of asking.
         self._alone = sys.getrefcount(self._buffer)
+        self._alone_in_full = sys.getrefcount(self._full[0])
+        self._full.clear()
 
     def read(self) -> memoryview:
         """The bytes that have arrived, at least one; empty at the end. They never change."""
@@ -100,7 +103,7 @@ class PipeReader:
     def _free(self) -> bytearray | None:
         """The buffer that was filled last of those that nobody looks at: the processor may still have it at hand."""
         for index in range(len(self._full) - 1, -1, -1):
-            if sys.getrefcount(self._full[index]) == self._alone:
+            if sys.getrefcount(self._full[index]) == self._alone_in_full:
                 buffer = self._full[index]
                 del self._full[index]
                 return buffer

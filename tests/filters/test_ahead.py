@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from theta_daemon.filters.batch import Prepared
 from theta_daemon.filters.clean import begin, clean
 from theta_daemon.filters.expecting import Match
 from theta_daemon.filters.workspace import Workspace
+from theta_daemon.pointer import parse
 from theta_daemon.settings import Settings
 from theta_daemon.store import pack
 from theta_daemon.store.lfs import LfsStore
@@ -245,6 +247,57 @@ def test_one_worker_is_enough_to_make_all_of_it_again(staged: Arrival) -> None:
     text = staged.clean("one.safetensors", SMALLER)
     assert b'"opaque"' in text
     assert staged.check_out({"one.safetensors": text}) == {"one.safetensors": SMALLER}
+
+
+def test_a_dropped_value_that_the_store_no_longer_has_right_is_never_taken_for_the_new_one(
+    two: tuple[Sessions, Arrival],
+) -> None:
+    """The value before the first change is made again from an object with a wrong bit, in its last chunk and in others."""
+    arrival = two[1]
+    values = {"large": MANY["large"], "small": RANDOM.normal(size=400_000).astype("<f4")}
+    arrival.commit(**{"m.safetensors": safetensors(values)})
+    changed = safetensors(values | {"small": values["small"] + 1})
+    for path in arrival.objects:
+        path.chmod(0o644)
+        whole = path.read_bytes()
+        for place in (len(whole) // 3, len(whole) * 3 // 5, len(whole) * 4 // 5):
+            rotten = bytearray(whole)
+            rotten[place] ^= 4
+            path.write_bytes(rotten)
+            arrival.forget()
+            text = b""
+            with suppress(StoreError):
+                text = arrival.clean("m.safetensors", changed)
+            path.write_bytes(whole)
+            if text:  # the bit was in what is new
+                assert arrival.check_out({"m.safetensors": text}) == {"m.safetensors": changed}
+    arrival.forget()
+    text = arrival.clean("m.safetensors", changed)
+    assert arrival.check_out({"m.safetensors": text}) == {"m.safetensors": changed}
+
+
+def test_a_lineage_that_lacks_a_parameter_is_no_reason_to_drop_anything(two: tuple[Sessions, Arrival]) -> None:
+    """A pointer of somebody else's making in the index: new content is added all the same."""
+    arrival = two[1]
+    values = {"large": MANY["large"], "small": SMALL["small.7"]}
+    arrival.commit(**{"m.safetensors": safetensors(values)})
+    values |= {"large": values["large"].copy()}
+    values["large"][::500] += 1
+    pointer = parse(arrival.clean("m.safetensors", safetensors(values)))
+    assert pointer is not None
+    assert pointer.lineage is not None
+    blob = "1" * 40
+    parameters = [
+        replace(parameter, name="other", base="large", previous=blob) if parameter.previous else parameter
+        for parameter in pointer.parameters
+    ]
+    made_up = replace(pointer, parameters=tuple(parameters), history={blob: "2" * 40}, seal=None)
+    arrival.repo.commit("made up", **{"m.safetensors": made_up.encode()})
+    arrival.forget()
+    values["small"] = values["small"] + 1
+    content = safetensors(values)
+    text = arrival.clean("m.safetensors", content)
+    assert arrival.check_out({"m.safetensors": text}) == {"m.safetensors": content}
 
 
 def test_a_memo_that_is_locked_at_the_end_costs_time_only(two: tuple[Sessions, Arrival]) -> None:

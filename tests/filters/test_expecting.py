@@ -26,16 +26,17 @@ CONTENT = np.random.default_rng(1).bytes(sum(PIECES))
 class Store:
     """The expected content, and how often it had to be read again."""
 
-    def __init__(self, *, damaged: bool = False) -> None:
+    def __init__(self, *, damaged: bool = False, content: bytes = CONTENT) -> None:
         self.reads = 0
         self._damaged = damaged
+        self._content = content
 
     def stream(self) -> Iterator[bytes]:
         self.reads += 1
         if self._damaged:
             raise RecordError("object abc is damaged")
-        for start in range(0, len(CONTENT), 123_457):
-            yield CONTENT[start : start + 123_457]
+        for start in range(0, len(self._content), 123_457):
+            yield self._content[start : start + 123_457]
 
     def expectation(self) -> Expected:
         segments = []
@@ -102,6 +103,20 @@ def test_a_store_that_cannot_give_the_unchanged_part_is_an_error_and_no_wrong_co
     with pytest.raises(StoreError, match="object abc is damaged") as caught:
         spooled(bytes(changed), Store(damaged=True), short_dir).hexdigest()
     assert caught.value.hint is not None
+
+
+@pytest.mark.parametrize("place", [0, 299, 300, 1_500_299, 1_500_377, len(CONTENT) - 600_000])
+@pytest.mark.parametrize("short", [False, True])
+def test_what_comes_back_is_what_was_dropped_or_an_error(short_dir: Path, place: int, *, short: bool) -> None:
+    """The store gives other bytes, or too few, and says nothing."""
+    changed = bytearray(CONTENT)
+    changed[-1] ^= 1
+    rotten = bytearray(CONTENT)
+    rotten[place] ^= 1
+    store = Store(content=CONTENT[:place] if short else bytes(rotten))
+    with pytest.raises(StoreError, match="rebuilt"):
+        spooled(bytes(changed), store, short_dir).hexdigest()
+    assert store.reads == 1
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -14,7 +14,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from theta_daemon.errors import ThetaError
+from blake3 import blake3
+
+from theta_daemon.errors import StoreError, ThetaError
 from theta_daemon.filters.arriving import Arriving
 from theta_daemon.filters.batch import Prepared, Wanted
 from theta_daemon.filters.digests import StreamDigest
@@ -69,7 +71,8 @@ def _rebuildable(workspace: Workspace, pointer: Pointer) -> bool:
     updates = {parameter.update for parameter in pointer.parameters}
     if pointer.lineage is not None:
         lineage = workspace.lineage(pointer.lineage)
-        if lineage is None:
+        incremental = {parameter.name for parameter in pointer.parameters if parameter.previous is not None}
+        if lineage is None or not incremental <= lineage.steps.keys() or not lineage.objects <= pointer.objects.keys():
             return False
         updates |= lineage.updates
     for update in updates:
@@ -111,12 +114,25 @@ class Match(Arriving[int]):
     def settled(self) -> Iterator[Buffer]:
         left = self._proven
         stream = self._expected.stream() if left else iter(())
-        for part in stream:
-            view = memoryview(part).cast("B")[:left]
-            yield view
-            left -= view.nbytes
+        rest = memoryview(b"")
+        for segment in self._expected.segments:
             if not left:
-                break
+                return
+            seen = blake3()
+            missing = segment.length
+            while missing:
+                rest = rest if rest.nbytes else memoryview(next(stream, b"")).cast("B")
+                part = rest[:missing]
+                if not part.nbytes:
+                    raise StoreError("the rebuilt file is shorter than the one that was added")
+                rest = rest[part.nbytes :]
+                missing -= part.nbytes
+                seen.update(part)
+                yield part
+            wanted = segment.expected if isinstance(segment.expected, str) else blake3(segment.expected).hexdigest()
+            if seen.hexdigest() != wanted:
+                raise StoreError("a rebuilt value is not the one that was added")
+            left -= segment.length
 
     def _same(self, group: Sequence[int], room: Room | Spool, stream: StreamDigest) -> int:
         """The same for a single value that has been hashed; that was submitted before this."""

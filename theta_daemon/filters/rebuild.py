@@ -46,7 +46,7 @@ _OPENED_AHEAD: Final = 2
 
 @dataclass(slots=True)
 class _Work:
-    """Buffers to come, in file order; `after` runs in the session's thread once they have been handed out."""
+    """Buffers to come, in file order; `after` runs in the session's thread when they are there, before they are handed out."""
 
     nbytes: int
     buffers: Future[list[Buffer]] | list[Buffer]
@@ -113,9 +113,10 @@ class Rebuilder:
         return self._values.chain(key)[0]
 
     def _hand_out(self, work: _Work) -> Iterator[Buffer]:
-        yield from work.result()
+        buffers = work.result()
         if work.after is not None:
-            work.after()
+            work.after()  # first: who takes the last bytes of a value may come for no more, and they have been checked
+        yield from buffers
 
     def _works(self, file: FilePlan) -> Generator[_Work, None, None]:
         literals = self.literals(file)

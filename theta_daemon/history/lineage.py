@@ -148,6 +148,9 @@ class _Chains(Mapping[str, Sequence[Step]]):
             steps.append(Step(self.wire.updates[update], self.wire.objects[oid], record))
         return tuple(steps)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._top
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._top)
 
