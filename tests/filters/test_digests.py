@@ -38,6 +38,7 @@ def test_a_pool_that_is_given_up() -> None:
     """Work that the pool throws away is an error, not a digest of less."""
     pool = ThreadPoolExecutor(1)
     digest = StreamDigest(pool.submit)
+    digest.update(b"something")
     pool.submit(lambda: pool.shutdown(wait=False, cancel_futures=True)).result()
     with pytest.raises((CancelledError, RuntimeError)):
         digest.hexdigest()
