@@ -3,7 +3,7 @@
 Rules:
 - Small values are computed whole, large ones chunk by chunk; a file is never assembled in memory, and the bytes decoded
   ahead are bounded (`AHEAD_BYTES`).
-- Every value with a known digest is checked before its file is called complete. What comes from the disk cache is checked
+- Every value with a known digest is checked before its last bytes are handed out. What comes from the disk cache is checked
   before the first byte of it is handed out: a damaged entry costs time, never a checkout.
 - What the disk cache has lost is had from a new plan (`again`), which does not count on it.
 - Workers wait only for work that is running already (`values` says which values are held, and for whom).
