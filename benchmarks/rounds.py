@@ -56,7 +56,8 @@ class Outcome:
             ratios = [self.ratio(lane, other) for other in against]
             row: list[Cell] = [lane, middle.seconds, f"{min(times):.3g} to {max(times):.3g}"]
             row += ["-" if ratio is None else f"{ratio:.3f}" for ratio in ratios]
-            rows.append([*row, middle.cpu_seconds, f"{middle.peak_bytes / 1e6:,.0f}"])
+            peak = f"{middle.peak_bytes / 1e6:,.0f}" if middle.peak_bytes else "-"  # nobody looked, or it was too short
+            rows.append([*row, middle.cpu_seconds, peak])
         return rows
 
 
