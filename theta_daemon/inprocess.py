@@ -7,8 +7,11 @@ are the session's alone: they are moved away from descriptors 0 and 1, where any
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
+from types import FrameType
 
 from theta_daemon import heap
 from theta_daemon.engine import Engine
@@ -37,15 +40,34 @@ def _take_pipes() -> tuple[int, int]:
     return from_git, to_git
 
 
+def interruptible() -> threading.Event:
+    """Have Ctrl-C raise KeyboardInterrupt, and set the event that is returned: where a destructor runs nothing can be raised."""
+    cancelled = threading.Event()
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        cancelled.set()
+        raise KeyboardInterrupt
+
+    def report(unraisable: sys.UnraisableHookArgs) -> None:
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            sys.__unraisablehook__(unraisable)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else somebody wants it ignored
+        signal.signal(signal.SIGINT, interrupt)
+        sys.unraisablehook = report
+    return cancelled
+
+
 def main() -> int:
     """Serve git on descriptors 0, 1 and 2; the exit status."""
+    cancelled = interruptible()
     try:
         invocation = this_process()
         from_git, to_git = _take_pipes()
         heap.settle()
         engine = Engine(Settings.load(read_config(invocation), invocation.env, invocation.cwd))
         try:
-            return engine.serve(invocation, from_git, to_git, 2)
+            return engine.serve(invocation, from_git, to_git, 2, cancelled)
         finally:
             engine.close()
     except ThetaError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -46,6 +47,40 @@ def test_ctrl_c_during_add(victim: Victim, road: dict[str, str]) -> None:
     (victim.repo.path / "m").unlink()
     victim.repo("checkout", "--", "m")
     assert victim.repo.read("m") == data
+
+
+IN_A_DESTRUCTOR = """
+import os, signal
+from theta_daemon.inprocess import interruptible
+
+class Freed:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            pass
+
+cancelled = interruptible()
+Freed()
+print(cancelled.is_set())
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(1000):
+        pass
+except KeyboardInterrupt:
+    print("raised")
+class Faulty:
+    def __del__(self):
+        raise ValueError("a fault of ours")
+Faulty()
+"""
+
+
+def test_ctrl_c_in_a_destructor_is_neither_lost_nor_shown() -> None:
+    """libgit2's objects have destructors, in which Python can raise nothing; other faults in one are still shown."""
+    done = subprocess.run([sys.executable, "-c", IN_A_DESTRUCTOR], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\nraised\n"
+    assert "KeyboardInterrupt" not in done.stderr
+    assert "a fault of ours" in done.stderr
 
 
 def test_ctrl_c_during_checkout(victim: Victim, road: dict[str, str]) -> None:
